@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks import common
 from fleet.cost_model.feature_codec import pack_program
 from fleet.domain.scope import RecordScope
-from fleet.library import Library, NewRecord, StoredWorkload
+from fleet.library import Library, Record, StoredWorkload
 
 _WRITERS = 4
 _TOGETHER = 16
@@ -101,7 +101,7 @@ def _rate(url: str, count: int, *, writers: int, together: int) -> Rate:
 
 def _write(library: Library, count: int, together: int) -> None:
     features = np.linspace(0, 10, 4 * 164, dtype=np.float32).reshape(4, 164)
-    record = NewRecord(
+    record = Record(
         workload=_WORKLOAD.shash,
         scope=_SCOPE,
         trace_json=f"[[{_STEPS}], []]",

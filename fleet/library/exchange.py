@@ -31,7 +31,7 @@ from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.domain.trace_check import check_trace
 from fleet.errors import DiskFull, InvalidRequest, LibraryError, NoLibrary
 from fleet.library.store import Library
-from fleet.library.values import NewRecord, Record, StoredWorkload
+from fleet.library.values import Record, StoredWorkload
 
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
@@ -202,13 +202,13 @@ def _check(where: str, check: Callable[[str], None], text: str) -> None:
 
 def _parse_record(
     where: str, value: Any, workloads: Sequence[StoredWorkload], scope: RecordScope
-) -> tuple[NewRecord, tuple[TensorSpec, ...]]:
+) -> tuple[Record, tuple[TensorSpec, ...]]:
     try:
         index, (trace, run_secs, target, args) = value
         if not 0 <= index < len(workloads):
             raise ValueError(f"it is of workload {index}, and there are {len(workloads)}")
         times = tuple(float(sec) for sec in run_secs or ())
-        record = NewRecord(
+        record = Record(
             workload=workloads[index].shash,
             scope=replace(scope, target_json=to_text(target)) if target else scope,
             trace_json=json.dumps(trace, separators=(",", ":")),
@@ -221,7 +221,7 @@ def _parse_record(
     return _with_verdict(record, times), specs
 
 
-def _with_verdict(record: NewRecord, times: tuple[float, ...]) -> NewRecord:
+def _with_verdict(record: Record, times: tuple[float, ...]) -> Record:
     if times and all(math.isfinite(sec) and sec < _FAILED_SEC for sec in times):
         return replace(record, run_secs=times)
     message = "it has no times, and MetaSchedule does not say why"
@@ -236,7 +236,7 @@ def _with_args(workload: StoredWorkload, args: tuple[TensorSpec, ...]) -> Stored
     return replace(workload, name=f"imported_{program_name(workload.mod_json, args)}", args=args)
 
 
-def _with_uids(new: Sequence[NewRecord]) -> list[NewRecord]:
+def _with_uids(new: Sequence[Record]) -> list[Record]:
     """Derive each record's uid from its content and its number of earlier occurrences, so that a second import
     recognises it.
     """

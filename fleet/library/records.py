@@ -15,7 +15,7 @@ from fleet.errors import NotFound
 from fleet.library import counting, programs, proofs, rows
 from fleet.library.jobs import job_id, touch, workload_ids
 from fleet.library.schema import disturbed_records, insert_into, jobs, records, workloads
-from fleet.library.values import SCHEDULED, NewRecord, Record, RecordKind, StoredWorkload
+from fleet.library.values import SCHEDULED, Record, RecordKind, StoredWorkload
 
 _WORKLOADS_LOCK = 0x776F726B6C6F6164
 """Advisory lock held while workloads are added: "workload" in ASCII."""
@@ -74,7 +74,7 @@ def read_workloads(connection: sa.Connection, shashes: Sequence[str] | None = No
     return [rows.workload_of(dict(row)) for row in connection.execute(query).mappings()]
 
 
-def add_records(connection: sa.Connection, new: Sequence[NewRecord]) -> list[Record]:
+def add_records(connection: sa.Connection, new: Sequence[Record]) -> list[Record]:
     """Add records and return them as stored, in order. One with a known uid is not stored again.
 
     Raises:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,7 +13,7 @@ from fleet.domain.keys import canonical_target, trace_digest
 from fleet.domain.measuring import ABSURD_SEC, ErrorKind, TensorSpec
 from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest
-from fleet.library.values import Job, JobState, ModelRun, NewRecord, Record, RecordKind, StoredWorkload
+from fleet.library.values import Job, JobState, ModelRun, Record, RecordKind, StoredWorkload
 
 Row = Mapping[str, Any]
 
@@ -51,7 +50,7 @@ def args_of(column: list[tuple[list[int], str, bool]]) -> tuple[TensorSpec, ...]
     return tuple(TensorSpec(tuple(shape), dtype, is_output) for shape, dtype, is_output in column)
 
 
-def record_row(record: NewRecord, *, workload_id: int, job_id: int | None) -> dict[str, object]:
+def record_row(record: Record, *, workload_id: int, job_id: int | None) -> dict[str, object]:
     """Return the row of a new record.
 
     Raises:
@@ -78,7 +77,7 @@ def record_row(record: NewRecord, *, workload_id: int, job_id: int | None) -> di
         "artifact_digest": record.artifact_digest,
         "provenance": dict(record.provenance),
         "checked": record.checked,
-        "created_at": record.created_at or datetime.now(UTC),
+        "created_at": record.created_at,
     }
 
 
@@ -141,10 +140,10 @@ def only(result: sa.CursorResult[tuple[object, ...]]) -> Row | None:
     return None if row is None else dict(row)
 
 
-def _check_verdict(record: NewRecord) -> None:
+def _check_verdict(record: Record) -> None:
     if record.error is None and not record.run_secs:
         raise InvalidRequest(f"a record of workload {record.workload} has neither times nor an error")
     if not all(0 <= sec < ABSURD_SEC for sec in record.run_secs):  # also refuses NaN
         raise InvalidRequest(f"a record of workload {record.workload} has impossible times: {record.run_secs}")
-    if record.created_at is not None and record.created_at.tzinfo is None:
+    if record.created_at.tzinfo is None:
         raise InvalidRequest(f"the time {record.created_at} of a record has no time zone")

@@ -3,7 +3,7 @@
     with Library.open() as library:
         job = library.start_job(title="squeezenet")
         library.add_workload(workload)
-        library.add_record(NewRecord(workload=workload.shash, ...))
+        library.add_record(Record(workload=workload.shash, ...))
         fastest = library.best(workload.shash, RecordScope(...))
 
 Calls block and may come from any thread; async code uses `asyncio.to_thread`.
@@ -42,7 +42,6 @@ from fleet.library.values import (
     JobState,
     JobSummary,
     ModelRun,
-    NewRecord,
     Record,
     RecordKind,
     StoredWorkload,
@@ -234,11 +233,11 @@ class Library:
             found = records.read_workloads(connection)
         return [w for w in found if w.shash == pattern or any(fnmatchcase(name, pattern) for name in w.names)]
 
-    def add_record(self, record: NewRecord) -> Record:
+    def add_record(self, record: Record) -> Record:
         """Store one record. Raises NotFound for its workload or job, InvalidRequest if it has no verdict."""
         return self.add_records([record])[0]
 
-    def add_records(self, new: Iterable[NewRecord]) -> list[Record]:
+    def add_records(self, new: Iterable[Record]) -> list[Record]:
         """Store records, all or none. Raises as `add_record`."""
         with engines.writing(self._engine) as connection:
             return records.add_records(connection, list(new))

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from fleet.base.quantities import time_text
 from fleet.base.text import sanitize
@@ -170,8 +170,8 @@ class RecordProgram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewRecord:
-    """One verdict, ready to be stored: `run_secs`, or an `error`."""
+class Record:
+    """One verdict: `run_secs`, or an `error`. The library completes it where it is stored."""
 
     workload: str
     """`shash` of a workload that the library has."""
@@ -198,24 +198,21 @@ class NewRecord:
     checked: bool | None = None
     """Output compared with the unscheduled program: equal, wrong, or not compared yet."""
 
-    created_at: datetime | None = None
-    """Creation time with a time zone; None = now."""
+    created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """With a time zone."""
 
     uid: str = ""
     """Unique id: of two records with one uid the first is kept, so a store may be repeated; empty = generated."""
 
     program: RecordProgram | None = None
+    """To be stored; it is read from the library's memory."""
 
+    id: int = 0
+    """Number in the library; 0 until it is stored."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record(NewRecord):
-    """One verdict, as stored. Its program is in the library's memory."""
+    trace_digest: str = ""
+    """`fleet.domain.keys.trace_digest` of the trace; empty until it is stored."""
 
-    id: int
-    trace_digest: str
-    """`fleet.domain.keys.trace_digest` of the trace."""
-
-    created_at: datetime
     is_proven: bool | None = None
     """True if its time is proven (see `fleet.domain.proving`), False if it is refuted, None without a valid proof."""
 

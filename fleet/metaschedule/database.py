@@ -31,7 +31,7 @@ from fleet.domain.program_check import check_program
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.domain.trace_check import check_trace
 from fleet.errors import InvalidRequest, NotFound
-from fleet.library import Library, NewRecord, Record, StoredWorkload, canonical_target
+from fleet.library import Library, Record, StoredWorkload, canonical_target
 from fleet.library.proof_words import unproven_line
 from fleet.workloads.traces import tuning_record
 from fleet.workloads.workload import workload_of
@@ -149,7 +149,7 @@ class FleetDatabase(PyDatabase):  # type: ignore[misc]
         target = record.target or self._target
         run_secs = _run_secs(record)
         self._library.add_record(
-            NewRecord(
+            Record(
                 workload=_shash(record.workload),
                 scope=RecordScope(
                     target_json=str(target) if target else "",

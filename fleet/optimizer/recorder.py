@@ -13,7 +13,7 @@ from fleet.cost_model.feature_codec import pack_program
 from fleet.domain.charges import DEVICE_SEC, sharing
 from fleet.errors import InvalidRequest
 from fleet.jobs.patience import patiently
-from fleet.library import Library, NewRecord, RecordKind, RecordProgram
+from fleet.library import Library, Record, RecordKind, RecordProgram
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.core.events import Claim, KeepProof, MarkChecked, MarkWrong, Proposed, Purpose, Store, Stored
@@ -62,10 +62,10 @@ class Recorder:
         for event in _NOTHING:
             yield event
 
-    def _record(self, effect: Store) -> NewRecord:
+    def _record(self, effect: Store) -> Record:
         conditions, measurement, candidate = self._conditions, effect.measurement, effect.candidate
         build = candidate.build if candidate is not None else None
-        return NewRecord(
+        return Record(
             workload=effect.workload,
             scope=conditions.scope,
             trace_json=candidate.trace_json if candidate is not None else "",

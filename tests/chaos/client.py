@@ -25,7 +25,7 @@ from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.measuring import Argument, Evaluator, TensorSpec, Trial
 from fleet.domain.scope import RecordScope
 from fleet.errors import FleetError
-from fleet.library import Library, NewRecord, StoredWorkload
+from fleet.library import Library, Record, StoredWorkload
 from tests.chaos.board import trial_id
 from tests.chaos.history import Log, What
 from tests.chaos.kernel import SIDE
@@ -144,7 +144,7 @@ class Holder:
         scope = RecordScope(
             target_json=device.inventory.target_json, device_model=device.inventory.device_model, tvm_version=""
         )
-        record = NewRecord(
+        record = Record(
             workload=WORKLOAD.shash,
             scope=scope,
             trace_json=f'[[["{trial.candidate_id}"]],[]]',

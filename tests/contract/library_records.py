@@ -10,7 +10,7 @@ import pytest
 
 from fleet.domain.measuring import ErrorKind, TensorSpec
 from fleet.domain.scope import RecordScope
-from fleet.library import Library, NewRecord, Record, StoredWorkload
+from fleet.library import Library, Record, StoredWorkload
 
 TARGET = '{"kind":"llvm","mcpu":"x86-64-v3","num-cores":2}'
 SCOPE = RecordScope(target_json=TARGET, device_model="pi4", tvm_version="0.27.0")
@@ -31,7 +31,7 @@ def library(url: str) -> Iterator[Library]:
         yield library
 
 
-def record(number: int, sec: float | None = 1e-3, **facts: object) -> NewRecord:
+def record(number: int, sec: float | None = 1e-3, **facts: object) -> Record:
     """A record of candidate `number`; no time means that it crashed."""
     given: dict[str, object] = {
         "workload": MATMUL.shash,
@@ -40,7 +40,7 @@ def record(number: int, sec: float | None = 1e-3, **facts: object) -> NewRecord:
         "run_secs": () if sec is None else (sec,),
         "error": ErrorKind.CRASHED if sec is None else None,
     }
-    return NewRecord(**(given | facts))  # type: ignore[arg-type]
+    return Record(**(given | facts))  # type: ignore[arg-type]
 
 
 def numbers(found: list[Record]) -> list[int]:

@@ -12,7 +12,7 @@ import pytest
 from fleet.domain.measuring import ErrorKind, TensorSpec
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.errors import InvalidRequest, LibraryError
-from fleet.library import Library, NewRecord, StoredWorkload, trace_digest
+from fleet.library import Library, Record, StoredWorkload, trace_digest
 from fleet.library.exchange import RECORD_FILE, WORKLOAD_FILE, export_json, import_json
 from fleet.workloads import programs
 from fleet.workloads.workload import module_of
@@ -110,7 +110,7 @@ def test_importing_again_adds_no_records(ms: Any, library: Library, tmp_path: Pa
 def test_an_export_has_one_time_for_each_candidate(library: Library, tmp_path: Path) -> None:
     """MetaSchedule's JSONDatabase takes the fastest line: a time that was disturbed and replaced must not be one."""
     library.add_workload(StoredWorkload(shash="1", name="w", mod_json="{}"))
-    given = NewRecord(workload="1", scope=PI4, trace_json="[[1],[]]")
+    given = Record(workload="1", scope=PI4, trace_json="[[1],[]]")
     disturbed = {"disturbances": [{"kind": "OTHER", "text": "throttled"}]}
     library.add_records(
         [
@@ -157,7 +157,7 @@ def test_metaschedule_finds_the_best_exported_record(ms: Any, library: Library, 
     library.add_workload(StoredWorkload(shash=shash, name="matmul", mod_json=tvm.ir.save_json(mod), args=args))
     for factor, sec in ((2, 2e-3), (4, 1e-3), (8, 3e-3)):
         library.add_record(
-            NewRecord(
+            Record(
                 workload=shash,
                 scope=replace(PI4, target_json=json.dumps(X86)),
                 trace_json=trace_json(ms, tiled(mod, factor, 0.5), mod),

@@ -15,7 +15,7 @@ from fleet.domain.measuring import ErrorKind
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
-from fleet.library import Library, NewRecord, Record, RecordKind, RecordProgram, StoredWorkload
+from fleet.library import Library, Record, RecordKind, RecordProgram, StoredWorkload
 from fleet.model_schedules import without_static
 from fleet.optimizer.recall import recall
 from fleet.optimizer.records_of_others import RecordsOfOthers
@@ -36,7 +36,7 @@ def library(url: str) -> Iterator[Library]:
         yield library
 
 
-def record(number: int, sec: float | None = 1.0, **facts: object) -> NewRecord:
+def record(number: int, sec: float | None = 1.0, **facts: object) -> Record:
     """A record of candidate `number`; no time means that it crashed."""
     given: dict[str, object] = {
         "workload": "1",
@@ -46,10 +46,10 @@ def record(number: int, sec: float | None = 1.0, **facts: object) -> NewRecord:
         "error": ErrorKind.CRASHED if sec is None else None,
         "program": PROGRAM,
     }
-    return NewRecord(**(given | facts))  # type: ignore[arg-type]
+    return Record(**(given | facts))  # type: ignore[arg-type]
 
 
-def static(number: int, error: ErrorKind | None = None, scope: RecordScope = SCOPE) -> NewRecord:
+def static(number: int, error: ErrorKind | None = None, scope: RecordScope = SCOPE) -> Record:
     """Such records are reported until they have features. The newest come first within the limit; features of
     another version count as missing, candidates that never ran do not.
     """
@@ -121,7 +121,7 @@ def test_a_continued_job_gets_the_candidates_that_crashed_a_device(library: Libr
     ],
 )
 def test_models_do_without_a_static_schedule_that_failed(
-    library: Library, stored: list[NewRecord], has_failed: bool
+    library: Library, stored: list[Record], has_failed: bool
 ) -> None:
     """It may have failed here, or crashed on another board of the same target."""
     for each in stored:

@@ -18,7 +18,7 @@ from alembic.migration import MigrationContext
 from fleet.domain.proving import Proof, ProofVerdict
 from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest, LibraryError
-from fleet.library import JobState, Library, NewRecord, RecordKind, StoredWorkload, schema
+from fleet.library import JobState, Library, Record, RecordKind, StoredWorkload, schema
 from fleet.library.engine import database_url
 from fleet.library.migrations import migrate
 from fleet.library.versions import change_version
@@ -28,9 +28,9 @@ WORKLOAD = StoredWorkload(shash="1", name="w", mod_json="{}")
 EARLIER = range(schema.OLDEST_VERSION, schema.SCHEMA_VERSION)
 
 
-def record(number: int, kind: RecordKind = RecordKind.CANDIDATE, **more: object) -> NewRecord:
+def record(number: int, kind: RecordKind = RecordKind.CANDIDATE, **more: object) -> Record:
     scope = RecordScope(target_json='{"kind":"llvm"}', device_model="m", tvm_version="0.27")
-    given = NewRecord(workload="1", scope=scope, trace_json=f"[[{number}],[]]", run_secs=(1.0,), kind=kind)
+    given = Record(workload="1", scope=scope, trace_json=f"[[{number}],[]]", run_secs=(1.0,), kind=kind)
     return replace(given, **more)  # type: ignore[arg-type]
 
 

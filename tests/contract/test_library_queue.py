@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest, LibraryError, NotFound
-from fleet.library import JobState, Library, NewRecord, Standing, StoredWorkload, schema
+from fleet.library import JobState, Library, Record, Standing, StoredWorkload, schema
 from fleet.library.engine import database_url
 from fleet.library.queue import CLAIM_SEC, claim_end
 from fleet.testing import eventually_sync
@@ -72,9 +72,9 @@ def meanwhile(url: str, call: Callable[[], T]) -> Iterator[tuple[sa.Connection, 
     engine.dispose()
 
 
-def record(number: int, job: str, scope: RecordScope = SCOPE, error: ErrorKind | None = None) -> NewRecord:
+def record(number: int, job: str, scope: RecordScope = SCOPE, error: ErrorKind | None = None) -> Record:
     secs = () if error else (1e-3,)
-    return NewRecord(workload="1", scope=scope, trace_json=f"[[{number}],[]]", run_secs=secs, error=error, job_name=job)
+    return Record(workload="1", scope=scope, trace_json=f"[[{number}],[]]", run_secs=secs, error=error, job_name=job)
 
 
 def digests(library: Library, count: int) -> dict[str, str]:

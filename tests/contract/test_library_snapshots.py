@@ -20,7 +20,7 @@ from fleet.cost_model.feature_codec import FEATURE_VERSION, NO_PROGRAM, TARGET_K
 from fleet.cost_model.snapshot import Snapshot
 from fleet.domain.scope import RecordScope
 from fleet.errors import BuildError, LibraryError
-from fleet.library import Library, NewRecord, NewSnapshot, StoredSample, StoredSnapshot, StoredWorkload, Term
+from fleet.library import Library, NewSnapshot, Record, StoredSample, StoredSnapshot, StoredWorkload, Term
 from fleet.optimizer.tasks.train import Trained
 from fleet.optimizer.trainer import Trainer, follow
 from fleet.testing.waiting import eventually, eventually_sync
@@ -90,7 +90,7 @@ def fill(library: Library, *, workloads: int, first: int = 0, count: int = 16, s
         for number in range(first, first + count):
             rows = rng.random((2, 164)).astype(np.float32)
             new.append(
-                NewRecord(
+                Record(
                     workload=shash,
                     scope=scope,
                     trace_json=f"[[{number}],[]]",
@@ -420,7 +420,7 @@ async def test_a_record_without_a_target_keeps_no_model_from_being_trained(libra
     """Imported records without a target are not learned from, and the model is for the others' targets."""
     fill(library, workloads=4)
     nowhere = replace(SCOPE, target_json="")
-    imported = NewRecord(workload="1", scope=nowhere, trace_json="[[99],[]]", run_secs=(1e-3,), program=NO_PROGRAM)
+    imported = Record(workload="1", scope=nowhere, trace_json="[[99],[]]", run_secs=(1e-3,), program=NO_PROGRAM)
     library.add_record(imported)
 
     trained = await Trainer(memory=library.memory, pool=pool, turns=Turns(shares_cores=False)).train_once()

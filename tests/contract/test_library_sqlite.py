@@ -15,14 +15,14 @@ import sqlalchemy as sa
 
 from fleet.domain.scope import RecordScope
 from fleet.errors import DiskFull, LibraryDamaged, LibraryError
-from fleet.library import Library, NewRecord, StoredWorkload
+from fleet.library import Library, Record, StoredWorkload
 from fleet.library.engine import database_url, meaning_of, open_engine, reading
 
 WORKLOAD = StoredWorkload(shash="1", name="w", mod_json="{}")
 
 
-def record(number: int) -> NewRecord:
-    return NewRecord(
+def record(number: int) -> Record:
+    return Record(
         workload="1",
         scope=RecordScope(target_json='{"kind":"llvm"}', device_model="m", tvm_version="0.27"),
         trace_json=f"[[{number}],[]]",

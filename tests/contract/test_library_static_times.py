@@ -11,7 +11,7 @@ from fleet.cli.explain_view import quality_line
 from fleet.domain.measuring import ErrorKind, TensorSpec
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
-from fleet.library import Library, NewRecord, RecordKind, StoredWorkload
+from fleet.library import Library, Record, RecordKind, StoredWorkload
 from fleet.optimizer.prioritizer.values import UNKNOWN_GAIN
 from fleet.optimizer.recall import recall
 from fleet.optimizer.static_quality import StaticQuality, static_qualities
@@ -44,9 +44,9 @@ def search(library: Library, rows: int, best_sec: float, scope: RecordScope = SC
         library.add_record(record(rows, best_sec + number, scope, number=number, checked=True if number == 0 else None))
 
 
-def record(rows: int, sec: float, scope: RecordScope = SCOPE, *, number: int = -1, **facts: object) -> NewRecord:
+def record(rows: int, sec: float, scope: RecordScope = SCOPE, *, number: int = -1, **facts: object) -> Record:
     given: dict[str, object] = {"run_secs": (sec,), "trace_json": f"[[{number}],[]]"}
-    return NewRecord(workload=str(rows), scope=scope, **(given | facts))  # type: ignore[arg-type]
+    return Record(workload=str(rows), scope=scope, **(given | facts))  # type: ignore[arg-type]
 
 
 def test_gains_over_static_schedules_are_summarized_by_kind(library: Library) -> None:

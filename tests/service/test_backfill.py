@@ -17,7 +17,7 @@ from fleet.domain.keys import trace_digest
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.errors import BuildError
-from fleet.library import Library, NewRecord, RecordProgram, StoredWorkload
+from fleet.library import Library, Record, RecordProgram, StoredWorkload
 from fleet.optimizer.backfill import fill_features
 from fleet.optimizer.recall import recall, with_features
 from tests.contract.test_library_snapshots import Threads
@@ -44,7 +44,7 @@ class Fragile(Threads):
 def add(library: Library, *traces: str, target_json: str = TARGET.json) -> None:
     """Store records without features."""
     scope = replace(SCOPE, target_json=target_json)
-    library.add_records(NewRecord(workload="1", scope=scope, trace_json=trace, run_secs=(1.0,)) for trace in traces)
+    library.add_records(Record(workload="1", scope=scope, trace_json=trace, run_secs=(1.0,)) for trace in traces)
 
 
 async def test_backfill_skips_a_candidate_that_crashes_its_worker(library: Library) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fleet.cli.main import app
 from fleet.domain.measuring import ErrorKind, TensorSpec
 from fleet.domain.scope import RecordScope
-from fleet.library import JobState, Library, ModelRun, NewRecord, NewSnapshot, RecordKind, StoredWorkload
+from fleet.library import JobState, Library, ModelRun, NewSnapshot, Record, RecordKind, StoredWorkload
 
 PI4 = RecordScope(target_json="llvm", device_model="pi4", tvm_version=importlib.metadata.version("apache-tvm"))
 PI5 = replace(PI4, device_model="pi5")
@@ -43,11 +43,11 @@ def path(tmp_path: Path) -> str:
         library.add_job_workloads(job.name, {"1": 2.0})
         library.add_records(
             [
-                NewRecord(**facts, trace_json="[[],[[1,1]]]", run_secs=(1e-3,)),  # type: ignore[arg-type]
-                NewRecord(**facts, trace_json="[[],[[2,1]]]", run_secs=(2e-3,)),  # type: ignore[arg-type]
-                NewRecord(**facts, trace_json="[[],[[3,1]]]", error=ErrorKind.TIMEOUT),  # type: ignore[arg-type]
-                NewRecord(**facts, run_secs=(8e-3,), kind=RecordKind.BASELINE),  # type: ignore[arg-type]
-                NewRecord(**(facts | {"scope": PI5}), trace_json="[[],[[1,1]]]", run_secs=(5e-4,)),  # type: ignore[arg-type]
+                Record(**facts, trace_json="[[],[[1,1]]]", run_secs=(1e-3,)),  # type: ignore[arg-type]
+                Record(**facts, trace_json="[[],[[2,1]]]", run_secs=(2e-3,)),  # type: ignore[arg-type]
+                Record(**facts, trace_json="[[],[[3,1]]]", error=ErrorKind.TIMEOUT),  # type: ignore[arg-type]
+                Record(**facts, run_secs=(8e-3,), kind=RecordKind.BASELINE),  # type: ignore[arg-type]
+                Record(**(facts | {"scope": PI5}), trace_json="[[],[[1,1]]]", run_secs=(5e-4,)),  # type: ignore[arg-type]
             ]
         )
         library.add_model_run(ModelRun(job_name=job.name, untuned_ms=270.0, tuned_ms=9.0))
@@ -114,7 +114,7 @@ def test_best_is_of_one_tvm(path: str) -> None:
     """
     with Library.open(path) as library:
         old = replace(PI4, tvm_version="0.1")
-        library.add_record(NewRecord(workload="1", scope=old, trace_json="[[],[[1,1]]]", run_secs=(1e-6,)))
+        library.add_record(Record(workload="1", scope=old, trace_json="[[],[[1,1]]]", run_secs=(1e-6,)))
 
     def versions(*args: str) -> list[tuple[str, float]]:
         rows = json.loads(fleet("best", "--library", path, "--json", "--device-model", "pi4", *args)[1])["best"]
@@ -132,7 +132,7 @@ def test_an_export_is_of_one_tvm(path: str, tmp_path: Path) -> None:
     """MetaSchedule would otherwise mix the times of both."""
     with Library.open(path) as library:
         old = replace(PI4, tvm_version="0.1")
-        library.add_record(NewRecord(workload="1", scope=old, trace_json="[[],[[1,1]]]", run_secs=(1e-6,)))
+        library.add_record(Record(workload="1", scope=old, trace_json="[[],[[1,1]]]", run_secs=(1e-6,)))
 
     code, _, err = fleet("export", str(tmp_path / "out"), "--library", path, "--device-model", "pi4")
 
@@ -162,7 +162,7 @@ def test_records_without_a_target_stand_by_themselves(path: str) -> None:
     """Imported records without a target are listed beside the others, once."""
     with Library.open(path) as library:
         library.add_record(
-            NewRecord(
+            Record(
                 workload="1",
                 scope=RecordScope(target_json="", device_model="pi4", tvm_version=""),
                 trace_json="[[7],[]]",
@@ -217,7 +217,7 @@ def test_lists_fit_a_narrow_terminal(path: str, what: str) -> None:
         library.add_workload(StoredWorkload(shash="2", name=name, mod_json="{}", args=arguments))
         job = library.start_job(title="a_long_file_name_v2.onnx", trials_total=99999)
         library.add_job_workloads(job.name, {"2": 1000.0})
-        record = NewRecord(workload="2", scope=scope, job_name=job.name)
+        record = Record(workload="2", scope=scope, job_name=job.name)
         library.add_record(replace(record, trace_json="[[],[[1,1]]]", run_secs=(123.456,)))
         library.add_record(replace(record, trace_json="[[],[[2,1]]]", error=ErrorKind.TIMEOUT))
         library.add_record(replace(record, kind=RecordKind.BASELINE, run_secs=(1234.5,)))
@@ -295,7 +295,7 @@ def test_a_disturbed_best_is_reported(path: str) -> None:
     _, calm, _ = fleet("best", "--library", path)
     with Library.open(path) as library:
         provenance = {"disturbances": [{"kind": "THROTTLED", "text": "throttled: thermal"}]}
-        library.add_record(NewRecord(**facts, trace_json="[[9],[]]", run_secs=(1e-4,), provenance=provenance))  # type: ignore[arg-type]
+        library.add_record(Record(**facts, trace_json="[[9],[]]", run_secs=(1e-4,), provenance=provenance))  # type: ignore[arg-type]
 
     _, shown, _ = fleet("best", "--library", path)
     _, told, _ = fleet("best", "--library", path, "--json")

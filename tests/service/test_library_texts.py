@@ -13,7 +13,7 @@ from fleet.cli.job_book import LibraryJobs
 from fleet.cli.main import app
 from fleet.cli.terminal import CleanConsole
 from fleet.domain.scope import RecordScope
-from fleet.library import JobState, Library, NewRecord, StoredWorkload
+from fleet.library import JobState, Library, Record, StoredWorkload
 from fleet.v1 import measurement_pb2
 from fleet.wire.measurements import measurement_from_proto
 from fleet.workloads.programs import matmul
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> str:
         library.add_workload(workload)
         library.add_job_workloads(job.name, {"1": 1.0})
         scope = RecordScope(target_json='{"kind": "llvm"}', device_model=EVIL, tvm_version="1")
-        library.add_record(NewRecord(workload="1", scope=scope, run_secs=(1e-3,), trace_json="[]", job_name=job.name))
+        library.add_record(Record(workload="1", scope=scope, run_secs=(1e-3,), trace_json="[]", job_name=job.name))
         library.finish_job(job.name, JobState.FAILED, EVIL)
         library.queue.register(tracker=EVIL, holder=EVIL)
     return name

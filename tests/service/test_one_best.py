@@ -13,7 +13,7 @@ from fleet.domain.keys import NO_TRACE, trace_digest
 from fleet.domain.measuring import ErrorKind, Measurement, Trial
 from fleet.domain.scope import RecordScope
 from fleet.export.choice import choose
-from fleet.library import Library, NewRecord, RecordKind, StoredWorkload
+from fleet.library import Library, Record, RecordKind, StoredWorkload
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.core.job import BASELINE
@@ -36,7 +36,7 @@ class Remembered(Script):
     def _perform(self, effect: ev.Effect) -> None:
         match effect:
             case ev.Store(measurement=measurement):
-                record = NewRecord(
+                record = Record(
                     workload=effect.workload,
                     scope=SCOPE,
                     trace_json=effect.candidate.trace_json if effect.candidate is not None else "",
@@ -114,9 +114,9 @@ def test_an_export_reports_the_time_of_its_schedules(library: Library) -> None:
     compared = {"compared": [trace_digest(fast), trace_digest(chosen)]}
     _, alone, _ = library.add_records(
         [
-            NewRecord(**facts, trace_json=fast, run_secs=(1e-6,)),  # type: ignore[arg-type]
-            NewRecord(**facts, trace_json=chosen, run_secs=(2e-6,), kind=RecordKind.STATIC),  # type: ignore[arg-type]
-            NewRecord(**facts, trace_json=chosen, run_secs=(9e-6,), kind=RecordKind.IN_PLACE, provenance=compared),  # type: ignore[arg-type]
+            Record(**facts, trace_json=fast, run_secs=(1e-6,)),  # type: ignore[arg-type]
+            Record(**facts, trace_json=chosen, run_secs=(2e-6,), kind=RecordKind.STATIC),  # type: ignore[arg-type]
+            Record(**facts, trace_json=chosen, run_secs=(9e-6,), kind=RecordKind.IN_PLACE, provenance=compared),  # type: ignore[arg-type]
         ]
     )
 
@@ -131,11 +131,11 @@ def test_an_export_has_no_static_schedule_that_failed(library: Library) -> None:
     failed, tried = workload("failed"), workload("tried")
     for own in (failed, tried):
         library.add_workload(StoredWorkload(shash=own.shash, name=own.name, mod_json=own.mod_json))
-        crashed = NewRecord(
+        crashed = Record(
             workload=own.shash, scope=SCOPE, trace_json="[[1],[]]", error=ErrorKind.CRASHED, kind=RecordKind.STATIC
         )
         library.add_record(crashed)
-    library.add_record(NewRecord(workload=tried.shash, scope=SCOPE, trace_json="[[2],[]]", run_secs=(1e-6,)))
+    library.add_record(Record(workload=tried.shash, scope=SCOPE, trace_json="[[2],[]]", run_secs=(1e-6,)))
 
     choice = choose(library, [failed, tried], SCOPE)
 

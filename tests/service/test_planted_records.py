@@ -16,7 +16,7 @@ import tvm
 from cross.targets.target import host_target
 from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest
-from fleet.library import Library, NewRecord, StoredWorkload
+from fleet.library import Library, Record, StoredWorkload
 from fleet.library.exchange import RECORD_FILE, WORKLOAD_FILE, import_json
 from fleet.workloads import programs
 
@@ -83,7 +83,7 @@ def test_a_build_refuses_a_planted_record_of_a_shared_library(tmp_path: Path) ->
     scope = RecordScope(target_json=host_target().json, device_model="mine", tvm_version=VERSION)
     with Library.open(path) as library:
         library.add_workload(StoredWorkload(shash=workload.shash, name="matmul", mod_json=workload.mod_json))
-        planted = NewRecord(workload=workload.shash, scope=scope, trace_json=json.dumps(TRACE), run_secs=(1e-9,))
+        planted = Record(workload=workload.shash, scope=scope, trace_json=json.dumps(TRACE), run_secs=(1e-9,))
         library.add_record(planted)
 
     command = [
@@ -111,7 +111,7 @@ def test_a_database_leaves_a_planted_record_out(tmp_path: Path) -> None:
     scope = RecordScope(target_json=host_target().json, device_model="mine", tvm_version=VERSION)
     with Library.open(path) as library:
         library.add_workload(StoredWorkload(shash=workload.shash, name="matmul", mod_json=workload.mod_json))
-        planted = NewRecord(workload=workload.shash, scope=scope, trace_json=json.dumps(TRACE), run_secs=(1e-9,))
+        planted = Record(workload=workload.shash, scope=scope, trace_json=json.dumps(TRACE), run_secs=(1e-9,))
         library.add_record(planted)
     database = FleetDatabase(path)
 

@@ -13,7 +13,7 @@ import pytest
 from fleet.domain.measuring import Measurement
 from fleet.domain.origin import Origin, Source
 from fleet.errors import LibraryDamaged, LibraryError, LibraryReadOnly
-from fleet.library import Library, NewRecord, Record, StoredWorkload
+from fleet.library import Library, Record, StoredWorkload
 from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.core.events import Store, Stored
 from fleet.optimizer.recorder import Recorder
@@ -34,7 +34,7 @@ class Forgetful(Library):
 
     has_answered = False
 
-    def add_records(self, new: Iterable[NewRecord]) -> list[Record]:
+    def add_records(self, new: Iterable[Record]) -> list[Record]:
         stored = super().add_records(new)
         if not self.has_answered:
             self.has_answered = True
@@ -45,14 +45,14 @@ class Forgetful(Library):
 class Fixed(Library):
     """A library that may only be read by now."""
 
-    def add_records(self, new: Iterable[NewRecord]) -> list[Record]:
+    def add_records(self, new: Iterable[Record]) -> list[Record]:
         raise LibraryReadOnly("it may only be read")
 
 
 class Damaged(Library):
     """A library with overwritten pages."""
 
-    def add_records(self, new: Iterable[NewRecord]) -> list[Record]:
+    def add_records(self, new: Iterable[Record]) -> list[Record]:
         raise LibraryDamaged("it is damaged")
 
 

@@ -8,7 +8,7 @@ from fleet.domain.keys import canonical_target
 from fleet.domain.scope import RecordScope
 from fleet.domain.tvm_versions import tvm_version
 from fleet.export.targets import target_of
-from fleet.library import Library, NewRecord, StoredWorkload
+from fleet.library import Library, Record, StoredWorkload
 
 
 def store_record(model_file: Path, library_path: Path) -> str:
@@ -31,6 +31,6 @@ def store_record(model_file: Path, library_path: Path) -> str:
     facts = {"workload": workload.shash, "scope": scope}
     with Library.open(library_path) as library:
         library.add_workload(stored)
-        library.add_record(NewRecord(**facts, trace_json="[[9],[]]", run_secs=(1e-9,), checked=None))  # type: ignore[arg-type]
-        library.add_record(NewRecord(**facts, trace_json=trace_json(schedule), run_secs=(1e-6,), checked=True))  # type: ignore[arg-type]
+        library.add_record(Record(**facts, trace_json="[[9],[]]", run_secs=(1e-9,), checked=None))  # type: ignore[arg-type]
+        library.add_record(Record(**facts, trace_json=trace_json(schedule), run_secs=(1e-6,), checked=True))  # type: ignore[arg-type]
     return workload.name

@@ -28,7 +28,7 @@ from fleet.domain.tvm_versions import tvm_version
 from fleet.errors import ConfigError
 from fleet.export.compiling import compile as compile_model
 from fleet.export.targets import target_of
-from fleet.library import Library, NewRecord, RecordKind, StoredWorkload
+from fleet.library import Library, Record, RecordKind, StoredWorkload
 from fleet.models.model import bundled_model
 from fleet.testing import eventually_sync
 from tests.system.stored_records import store_record
@@ -91,7 +91,7 @@ def test_an_operator_of_a_model_takes_the_best_schedule_of_the_library(tmp_path:
             StoredWorkload(shash=workload.shash, name=workload.name, mod_json=workload.mod_json, flop=workload.flop)
         )
         library.add_record(
-            NewRecord(
+            Record(
                 workload=workload.shash,
                 scope=RecordScope(
                     target_json=canonical_target(target), device_model="it", tvm_version=tvm_version() or ""
@@ -137,11 +137,11 @@ def test_a_model_is_built_as_it_is_exported(two_heads: Path, tmp_path: Path) -> 
     with Library.open(library_path) as library:
         [record] = library.best(library.find_workloads()[0].shash, checked_only=True)
         library.add_record(
-            NewRecord(workload=record.workload, scope=record.scope, run_secs=(1e-7,), kind=RecordKind.BASELINE)
+            Record(workload=record.workload, scope=record.scope, run_secs=(1e-7,), kind=RecordKind.BASELINE)
         )
         older = replace(record.scope, tvm_version="0.26.0")
         library.add_record(
-            NewRecord(workload=record.workload, scope=older, trace_json="[[9],[]]", run_secs=(1e-8,), checked=True)
+            Record(workload=record.workload, scope=older, trace_json="[[9],[]]", run_secs=(1e-8,), checked=True)
         )
     assert built() == exported() != tuned
     assert built(operator) != tuned_operator
@@ -287,7 +287,7 @@ def test_unchecked_schedules_are_reported_and_can_be_excluded(tmp_path: Path) ->
     with Library.open(path) as library:
         library.add_workload(StoredWorkload(shash=workload.shash, name=workload.name, mod_json=workload.mod_json))
         trace = trace_json(schedule)
-        library.add_record(NewRecord(workload=workload.shash, scope=scope, trace_json=trace, run_secs=(1e-6,)))
+        library.add_record(Record(workload=workload.shash, scope=scope, trace_json=trace, run_secs=(1e-6,)))
     words = ("build", "matmul-32", "--target", target, "--library", str(path), "-o", str(tmp_path / "a.so"))
 
     taken, refused = fleet(*words), fleet(*words, "--checked", "--json")

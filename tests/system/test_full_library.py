@@ -16,7 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 from fleet.domain.scope import RecordScope
-from fleet.library import Library, NewRecord, StoredWorkload
+from fleet.library import Library, Record, StoredWorkload
 from fleet.library.exchange import export_json
 from fleet.workloads.programs import matmul
 from tests.programs import here
@@ -109,7 +109,7 @@ def test_an_import_goes_on_when_there_is_room(disk: SmallDisk, tmp_path: Path) -
     with Library.open(tmp_path / "source.sqlite") as source:
         source.add_workload(StoredWorkload(shash="1", name="matmul", mod_json=matmul(16).mod_json))
         target = RecordScope(target_json='{"kind":"llvm"}', device_model="m", tvm_version="0")
-        source.add_record(NewRecord(workload="1", scope=target, trace_json="[[],[]]", run_secs=(1.0,)))
+        source.add_record(Record(workload="1", scope=target, trace_json="[[],[]]", run_secs=(1.0,)))
         export_json(source, folder)
     file = folder / "database_tuning_record.json"
     line = file.read_text().strip()

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from fleet.domain.proving import Proof, ProofVerdict
-from fleet.library import Library, NewRecord, Record, RecordKind
+from fleet.library import Library, Record, RecordKind
 from fleet.library.schema import proofs, records
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -75,7 +75,7 @@ def test_a_build_takes_a_proven_schedule_before_a_faster_claim(tuned: tuple[Path
         proof = Proof(verdict=ProofVerdict.PROVEN, claimed_sec=honest.median_sec, least_sec=honest.median_sec / 2)
         library.add_proof(honest.workload, honest.scope, honest.trace_json, proof)
         library.add_record(
-            NewRecord(
+            Record(
                 workload=other.workload, scope=other.scope, trace_json=other.trace_json, run_secs=(1e-9,), checked=True
             )
         )

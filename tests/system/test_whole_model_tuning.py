@@ -19,7 +19,7 @@ from fleet.domain.leases import make_terms
 from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
-from fleet.library import Library, NewRecord, RecordKind, StoredWorkload
+from fleet.library import Library, Record, RecordKind, StoredWorkload
 from fleet.local.fleet import LocalFleet
 from fleet.model_schedules import schedules
 from fleet.models.model import load_model
@@ -70,7 +70,7 @@ async def test_the_model_gets_its_fastest_schedules_in_place(two_products: Path,
         with Library.open(tmp_path / "library.sqlite") as library:
             library.add_workload(StoredWorkload(shash=first.shash, name=first.name, mod_json=first.mod_json))
             library.add_records(
-                NewRecord(
+                Record(
                     workload=first.shash,
                     scope=scope,
                     trace_json=trace,

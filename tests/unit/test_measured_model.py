@@ -9,7 +9,7 @@ import pytest
 from fleet.domain.measuring import Evaluator
 from fleet.domain.scope import RecordScope, measured_model
 from fleet.jobs.options import trial_evaluator
-from fleet.library import Library, NewRecord, StoredWorkload
+from fleet.library import Library, Record, StoredWorkload
 
 HOST = "AMD EPYC x2"
 
@@ -36,7 +36,7 @@ def test_a_cold_winner_does_not_lose_to_a_warm_loser(tmp_path: Path) -> None:
     with Library.open(tmp_path / "l.sqlite") as library:
         library.add_workload(StoredWorkload(shash="1", name="w", mod_json="{}"))
         for scope, trace, sec in ((cold, "[[1],[]]", 2e-6), (cold, "[[2],[]]", 3e-6), (warm, "[[2],[]]", 1e-6)):
-            library.add_record(NewRecord(workload="1", scope=scope, trace_json=trace, run_secs=(sec,)))
+            library.add_record(Record(workload="1", scope=scope, trace_json=trace, run_secs=(sec,)))
 
         assert [record.run_secs for record in library.best("1", cold, k=3)] == [(2e-6,), (3e-6,)]
         assert [record.run_secs for record in library.best("1", warm, k=3)] == [(1e-6,)]

@@ -20,7 +20,7 @@ from fleet.domain.measuring import TensorSpec
 from fleet.domain.origin import Origin, has_decisions
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
-from fleet.library import Library, NewRecord, StoredWorkload
+from fleet.library import Library, Record, StoredWorkload
 from fleet.optimizer.recall import recall
 from fleet.optimizer.seeds import nearest, seeds_for
 from fleet.optimizer.tasks.evolution import Evolution
@@ -201,7 +201,7 @@ def test_a_first_batch_begins_with_the_best_of_similar_workloads(
     with Library.open(tmp_path / "library.sqlite") as library:
         library.add_workload(stored(workload))
         library.add_record(
-            NewRecord(
+            Record(
                 workload=workload.shash,
                 trace_json=trace,
                 scope=HERE,
@@ -259,7 +259,7 @@ def test_only_a_neighbours_good_schedules_are_worth_a_try(tmp_path: Path) -> Non
     with Library.open(tmp_path / "library.sqlite") as library:
         library.add_workloads(stored_ones)
         library.add_records(
-            NewRecord(workload=shash, trace_json=f"[[], [{place}]]", scope=HERE, run_secs=(sec,))
+            Record(workload=shash, trace_json=f"[[], [{place}]]", scope=HERE, run_secs=(sec,))
             for shash, secs in times.items()
             for place, sec in enumerate(secs)
         )
@@ -279,7 +279,7 @@ def test_records_of_a_target_that_we_refuse_are_no_start(tmp_path: Path, target_
     elsewhere = RecordScope(target_json=target_json, device_model="another board", tvm_version="1")
     with Library.open(tmp_path / "library.sqlite") as library:
         library.add_workload(stored(asked))
-        library.add_record(NewRecord(workload="1", trace_json="[[], []]", scope=elsewhere, run_secs=(1e-3,)))
+        library.add_record(Record(workload="1", trace_json="[[], []]", scope=elsewhere, run_secs=(1e-3,)))
 
         [progress] = recall(library, [asked], HERE)
 

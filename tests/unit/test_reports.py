@@ -22,7 +22,7 @@ from fleet.domain.scope import RecordScope
 from fleet.errors import NotFound
 from fleet.jobs.entry import kept_reports
 from fleet.jobs.report import ModelReport, TuneReport, WorkloadReport
-from fleet.library import JobState, Library, ModelRun, NewRecord, RecordKind, StoredWorkload
+from fleet.library import JobState, Library, ModelRun, Record, RecordKind, StoredWorkload
 from fleet.reports.document import Code, Heading, Paragraph, Table, to_html, to_markdown
 from fleet.reports.figures import figures_of
 from fleet.reports.report import Report
@@ -48,7 +48,7 @@ def job(path: str) -> Iterator[tuple[Library, str]]:
 
         def add(shash: str, trace: int, sec: float | None, **more: object) -> None:
             library.add_record(
-                NewRecord(
+                Record(
                     workload=shash,
                     scope=SCOPE,
                     trace_json=f"[[{trace}],[]]",
@@ -91,7 +91,7 @@ def test_a_curve_starts_from_earlier_results(job: tuple[Library, str]) -> None:
 
     def add(trace: int, sec: float, kind: RecordKind) -> None:
         library.add_record(
-            NewRecord(
+            Record(
                 workload="1", scope=SCOPE, trace_json=f"[[{trace}],[]]", run_secs=(sec,), job_name=second, kind=kind
             )
         )  # fmt: skip
@@ -114,7 +114,7 @@ def test_a_static_schedule_alone_has_a_curve(path: str) -> None:
         library.add_workload(StoredWorkload(shash="2", name="w2", mod_json="{}"))
         name = library.start_job(title="a.onnx").name
         library.add_job_workloads(name, {"1": 1.0})
-        static = NewRecord(
+        static = Record(
             workload="1", scope=SCOPE, trace_json="[[1],[]]", run_secs=(1e-3,), job_name=name, kind=RecordKind.STATIC
         )
         library.add_record(static)
@@ -171,7 +171,7 @@ def test_a_report_has_the_runs_results_and_its_records(job: tuple[Library, str])
     )  # fmt: skip
     for trace, (sec, provenance) in enumerate([(9e-3, {}), (4.321e-3, {}), (5e-3, CONTENTION)]):
         library.add_record(
-            NewRecord(
+            Record(
                 workload="2", scope=SCOPE, trace_json=f"[[9{trace}],[]]", run_secs=(sec,), job_name=name,
                 kind=RecordKind.STATIC, provenance=provenance,
             )

@@ -15,7 +15,7 @@ from fleet.domain.measuring import Measurement
 from fleet.domain.scope import RecordScope
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import ErrorKind
-from fleet.library import Job, JobSummary, Library, NewRecord, StoredWorkload
+from fleet.library import Job, JobSummary, Library, Record, StoredWorkload
 
 PI = Inventory(kind="cpu", device_model="Cortex-A72 x4", labels={"arch": "aarch64"})
 LEASED = DeviceStatus(name="devices/pi4", inventory=PI, state=DeviceState.LEASED, holder="ann@desk")
@@ -79,7 +79,7 @@ def test_a_library_and_its_records_are_one_line_each(tmp_path: Path) -> None:
     with Library.open(path) as library:
         library.add_workload(StoredWorkload(shash="12", name="conv", mod_json="{}"))
         scope = RecordScope(target_json="llvm", device_model="pi4", tvm_version="0.27")
-        record = library.add_record(NewRecord(workload="12", scope=scope, trace_json="[[1],[]]", run_secs=(2e-3,)))
+        record = library.add_record(Record(workload="12", scope=scope, trace_json="[[1],[]]", run_secs=(2e-3,)))
 
         assert repr(library) == f"<Library {path}>"
         assert repr(record) == f"<Record {record.id}: 2 ms, candidate of 12 on pi4>"

@@ -21,7 +21,7 @@ from fleet.domain.keys import NO_TRACE, trace_digest
 from fleet.domain.measuring import Evaluator, Measurement, ModuleKind, TensorSpec, Trial
 from fleet.domain.workload import Workload
 from fleet.jobs.patience import patiently
-from fleet.library import Library, NewRecord, RecordKind
+from fleet.library import Library, Record, RecordKind
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.whole_model_tuning.contest import (
     MOST_OPTIONS,
@@ -153,11 +153,11 @@ class Placing:
         await self._store(records)
         return bool(records)
 
-    async def _store(self, records: Sequence[NewRecord]) -> None:
+    async def _store(self, records: Sequence[Record]) -> None:
         if records:
             await patiently(partial(self.library.add_records, records))
 
-    def _static_records(self, decided: Lineup) -> list[NewRecord]:
+    def _static_records(self, decided: Lineup) -> list[Record]:
         records = []
         for workload in self.workloads:
             trace = decided.get(workload.shash, NO_TRACE)
@@ -203,7 +203,7 @@ class Placing:
     def _secs(self, measured: Measurement) -> dict[str, float]:
         return secs_in_place(measured.operators.calls, self.workloads) if measured.operators is not None else {}
 
-    def _record(self, placed: Placed, *, is_confirmed: bool) -> NewRecord | None:
+    def _record(self, placed: Placed, *, is_confirmed: bool) -> Record | None:
         option = placed.chosen if is_confirmed else placed.contest.options[0]
         secs = placed.in_place_secs.get(option.trace_json)
         if not secs:
@@ -211,10 +211,8 @@ class Placing:
         compared = [one.trace_digest for one in placed.contest.options]
         return self._winner(placed.contest.workload, option.trace_json, secs, compared)
 
-    def _winner(
-        self, workload: Workload, trace_json: str, run_secs: tuple[float, ...], compared: list[str]
-    ) -> NewRecord:
-        return NewRecord(
+    def _winner(self, workload: Workload, trace_json: str, run_secs: tuple[float, ...], compared: list[str]) -> Record:
+        return Record(
             workload=workload.shash,
             scope=self.conditions.scope,
             trace_json=trace_json,
