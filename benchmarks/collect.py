@@ -42,7 +42,7 @@ from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target, parse_target
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.cost_model.job_trees import learn
-from fleet.cost_model.observation import Observation
+from fleet.domain.observation import Observation
 from fleet.errors import BuildError, InvalidRequest
 
 _ROUNDS = (0.7, 0.3)

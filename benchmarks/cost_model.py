@@ -28,10 +28,10 @@ from benchmarks.cost_data.dataset import Group, load
 from benchmarks.cost_data.ranking import best_of_top
 from benchmarks.processes import Process, python
 from fleet.cost_model.experts import PARTS
-from fleet.cost_model.observation import Observation
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Query
 from fleet.cost_model.training import train_snapshot
+from fleet.domain.observation import Observation
 from fleet.reports.plot import Panel, svg_plots
 
 DATA = common.REPOSITORY / "benchmarks" / "data" / "x86_64_v4.npz"

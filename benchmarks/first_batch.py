@@ -27,7 +27,7 @@ from benchmarks.cost_model import DATA
 from benchmarks.warm_start import Lab, built_candidates, in_turns
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import host_target, parse_target
-from fleet.cost_model.observation import Observation
+from fleet.domain.observation import Observation
 from fleet.errors import BuildError
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 

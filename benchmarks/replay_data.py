@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.cost_model.model import train_model
-from fleet.cost_model.observation import Observation
 from fleet.cost_model.samples import Group
+from fleet.domain.observation import Observation
 
 LEAST = 60
 """Workloads with fewer candidates are left out, since they leave no choice."""

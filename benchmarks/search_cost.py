@@ -22,7 +22,7 @@ from cross.targets.target import Target, host_target
 from fleet.building import MODULES
 from fleet.building.metered import metered
 from fleet.cost_model.feature_codec import unpack_rows
-from fleet.cost_model.observation import Observation
+from fleet.domain.observation import Observation
 from fleet.domain.workload import Workload
 from fleet.models.model import bundled_model, load_model
 from fleet.optimizer.tasks.propose import ProposeTask, propose

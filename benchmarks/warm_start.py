@@ -47,7 +47,7 @@ from fleet.artifacts.artifact import Artifact
 from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.building.built_candidate import BuiltCandidate
 from fleet.cost_model.job_trees import learn
-from fleet.cost_model.observation import NO_FEATURES, Observation
+from fleet.domain.observation import Observation, no_features
 from fleet.errors import BuildError, InvalidRequest
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 
@@ -253,7 +253,7 @@ def _search(lab: Lab, trials: int, seed: int, *, is_warm: bool) -> Iterator[list
         building = built_candidates(lab, [proposal.trace_json for proposal in proposals])
         for proposal, built in zip(proposals, building, strict=True):
             run_sec = min(lab.timer(built.artifact, best_sec), default=math.inf) if built else math.inf
-            features = NO_FEATURES if built is None or built.features is None else built.features
+            features = no_features() if built is None or built.features is None else built.features
             records.append(
                 Observation(
                     workload=program.shash,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import Target
-from fleet.cost_model.observation import Observation
 from fleet.cost_model.scoring import Ranker
+from fleet.domain.observation import Observation
 from fleet.domain.origin import has_decisions
 from fleet.optimizer.core import candidates as proposed
 from fleet.optimizer.tasks.evolution import Evolution

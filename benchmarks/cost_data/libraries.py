@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from benchmarks import common
 from benchmarks.cost_data.ranking import best_of_top
 from fleet.cost_model.feature_codec import FEATURE_VERSION
-from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import PATH, prior_samples
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Group, Query, grouped
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.training import LEAST_SAMPLES, train_snapshot
+from fleet.domain.observation import Observation
 from fleet.library import Library
 from fleet.optimizer.tasks.train import is_held_out, usable_of
 

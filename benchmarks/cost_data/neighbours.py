@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.cost_data.dataset import Group, Program, load
-from fleet.cost_model.observation import Observation
+from fleet.domain.observation import Observation
 from fleet.domain.origin import Origin
 from fleet.domain.workload import Workload
 from fleet.library import StoredWorkload

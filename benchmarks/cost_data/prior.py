@@ -21,12 +21,12 @@ import numpy as np
 from benchmarks import common
 from benchmarks.cost_data.dataset import Group, load
 from benchmarks.cost_model import DATA, SPLIT, samples_of, usable
-from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import PATH, SAMPLES_PATH
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Query, grouped
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.training import is_not_worse, train_snapshot
+from fleet.domain.observation import Observation
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -25,7 +25,7 @@ from benchmarks.cost_data.timer import Timer
 from benchmarks.cost_model import samples_of, usable
 from cross.pool.build_pool import BuildPool
 from cross.targets.target import parse_target
-from fleet.cost_model.observation import Observation
+from fleet.domain.observation import Observation
 from fleet.domain.operators import workload_kind
 from fleet.errors import BuildError
 from fleet.workloads.workload import argument_specs, module_of

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fleet.cost_model.observation import Features
 from fleet.cost_model.part import Arrays, Candidates, Lesson, Vector, other_folds
+from fleet.domain.observation import Features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fleet.artifacts.artifact import Artifact
-from fleet.cost_model.observation import Features
+from fleet.domain.observation import Features
 from fleet.spaces.packing import Packing
 
 

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.cost_model.network import Network
-from fleet.cost_model.observation import Features
 from fleet.cost_model.part import Candidates, Lesson, Part, Vector
 from fleet.cost_model.pooling import Reference, pooled
 from fleet.cost_model.ridge import Ridge
 from fleet.cost_model.samples import Group
 from fleet.cost_model.trees import SharedTrees
+from fleet.domain.observation import Features
 
 _LEAST_SPREAD = 0.07
 """Minimum spread of logarithms of times: if a workload's candidates hardly differ, their order is noise."""

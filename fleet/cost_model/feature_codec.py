@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fleet.domain.keys import canonical_target
+from fleet.domain.observation import Observation
 from fleet.errors import InvalidRequest
 from fleet.library import RecordProgram, StoredSnapshot
 
@@ -55,11 +57,6 @@ NO_PROGRAM = pack_program(None, np.empty((0, 0), np.float32))
 """Stands for a trace that does not apply any more, or of a target that is refused, so that nobody tries again."""
 
 
-def program_in(stored: RecordProgram | None) -> int | None:
-    """Program hash of a candidate; None if it is unknown."""
-    return int(stored.program_hash, 16) if stored is not None and stored.program_hash else None
-
-
 def unpack_rows(stores: bytes) -> NDArray[np.float32]:
     """Return float32 [n_stores, n_features] from `RecordProgram.stores`.
 
@@ -76,6 +73,15 @@ def unpack_rows(stores: bytes) -> NDArray[np.float32]:
         return np.frombuffer(unpacked, "<f2").reshape(rows, columns).astype(np.float32)
     except (struct.error, zlib.error, ValueError) as error:
         raise InvalidRequest(f"stored features cannot be read: {error}") from error
+
+
+def unpacked(packed: Observation) -> Observation:
+    """Return an observation of the library with its features.
+
+    Raises:
+        InvalidRequest: they are damaged.
+    """
+    return replace(packed, features=unpack_rows(packed.stores), stores=b"") if packed.stores else packed
 
 
 def target_kind(target_json: str) -> str:

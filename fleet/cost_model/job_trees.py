@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.cost_model import trees
-from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.pooling import plainly_pooled
 from fleet.cost_model.samples import weights_of
+from fleet.domain.observation import Features, Observation
 
 _MIN_RECORDS = 8
 """Number of records below which the trees fit noise, and a random choice explores better."""

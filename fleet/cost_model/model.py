@@ -19,12 +19,12 @@ from fleet.cost_model import experts
 from fleet.cost_model.calibration import Calibration
 from fleet.cost_model.corrections import NO_CORRECTIONS, Corrections, Evidence
 from fleet.cost_model.experts import Experts
-from fleet.cost_model.observation import Features
 from fleet.cost_model.part import Candidates, Vector
 from fleet.cost_model.pooling import Reference, pooled
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.ridge import residuals
 from fleet.cost_model.samples import Group
+from fleet.domain.observation import Features
 
 FOLDS = 2
 MEMBERS = 12

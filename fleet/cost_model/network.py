@@ -15,8 +15,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.observation import Features
 from fleet.cost_model.part import Arrays, Candidates, Lesson, Vector, other_folds
+from fleet.domain.observation import Features
 
 Array = NDArray[np.float32]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from cross.targets.target import Target
-from fleet.cost_model.observation import Observation
 from fleet.cost_model.snapshot import Snapshot
+from fleet.domain.observation import Observation
 
 PATH = Path(__file__).with_name("prior_cpu.npz")
 SAMPLES_PATH = Path(__file__).with_name("prior_cpu_samples.npz")

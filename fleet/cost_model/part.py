@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.cost_model.gram import Gram
-from fleet.cost_model.observation import Features
 from fleet.cost_model.pooling import Rows
+from fleet.domain.observation import Features
 
 Vector = NDArray[np.float32]
 Arrays = Mapping[str, NDArray[np.generic]]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.observation import Features
+from fleet.domain.observation import Features
 
 Rows = NDArray[np.float32]
 """float32, shape [n_candidates, n_columns]."""

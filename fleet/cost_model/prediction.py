@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from fleet.cost_model.calibration import Calibration, Line
 from fleet.cost_model.corrections import corrected_line
 from fleet.cost_model.model import MEMBERS, CostModel, Frame, spread_out
-from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.samples import Group, Query, grouped
 from fleet.cost_model.workload_trees import OwnTrees, weight_of
+from fleet.domain.observation import Features, Observation
 from fleet.errors import InvalidRequest
 
 _USUAL_RECORDS = 12.0

@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 
 from fleet.cost_model.gram import Gram
-from fleet.cost_model.observation import Features
 from fleet.cost_model.part import Arrays, Candidates, Lesson, Vector, other_folds
 from fleet.cost_model.samples import Group
+from fleet.domain.observation import Features
 
 STRENGTH = 0.02
 """Ridge penalty on the weights of normalized columns, as a share of the number of records."""

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.observation import Features, Observation
+from fleet.domain.observation import Features, Observation
 from fleet.errors import InvalidRequest
 
 _LONGEST_SEC = 3600.0

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from fleet.cost_model.corrections import corrected_line
 from fleet.cost_model.job_trees import JobTrees
 from fleet.cost_model.model import CostModel, Frame
-from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.prediction import ConditionedModel, condition
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.workload_trees import FEWEST, weight_of
+from fleet.domain.observation import Features, Observation
 
 _LEAST_SCORE = 0.02
 """Least score of the job's own trees: a candidate that is fifty times slower than the best may be slower still."""

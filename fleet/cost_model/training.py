@@ -8,11 +8,11 @@ import numpy as np
 
 from fleet.cost_model import model as models
 from fleet.cost_model.model import CostModel
-from fleet.cost_model.observation import Observation
 from fleet.cost_model.prediction import predict
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Group, Query, check, grouped
 from fleet.cost_model.snapshot import Snapshot, pack
+from fleet.domain.observation import Observation
 from fleet.errors import InvalidRequest
 
 LEAST_SAMPLES = 8

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.observation import Features
 from fleet.cost_model.part import Arrays, Candidates, Lesson, Vector
 from fleet.cost_model.pooling import Rows
+from fleet.domain.observation import Features
 
 if TYPE_CHECKING:
     from xgboost import Booster, DMatrix

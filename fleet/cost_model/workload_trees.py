@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleet.cost_model import trees
-from fleet.cost_model.observation import Features
 from fleet.cost_model.pooling import pooled
+from fleet.domain.observation import Features
 
 _PARAMETERS = {
     "eta": 0.1,

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from fleet.domain.keys import canonical_target
 from fleet.domain.measuring import NO_VERDICT, ErrorKind
+from fleet.domain.observation import Observation
 from fleet.domain.operators import workload_kind
 from fleet.domain.scope import ANY_SCOPE, ScopeFilter
 from fleet.library import counting, programs, records, static_times
@@ -28,7 +29,7 @@ from fleet.library.schema import device_models, has_table, insert_into, record_p
 from fleet.library.schema import jobs as jobs_table
 from fleet.library.schema import records as table
 from fleet.library.static_times import StaticTimes
-from fleet.library.values import Record, RecordKind, RecordProgram, StoredSample, StoredSnapshot
+from fleet.library.values import Record, RecordKind, RecordProgram, StoredSnapshot
 
 _SAYS_NOTHING = sorted(
     NO_VERDICT | {ErrorKind.BUILD_FAILED, ErrorKind.BUILD_TIMEOUT, ErrorKind.BAD_ARGUMENTS, ErrorKind.WRONG_OUTPUT}
@@ -61,7 +62,7 @@ class Memory:
             found = connection.execute(query.where(*chosen.clauses(connection))).mappings().all()
         return {row["trace_digest"]: _program_of(row) for row in found}
 
-    def records_after(
+    def observations_after(
         self,
         record_id: int,
         *,
@@ -69,21 +70,21 @@ class Memory:
         within: ScopeFilter,
         except_job: str,
         feature_version: str,
-    ) -> list[tuple[Record, RecordProgram | None]]:
-        """Return the trials stored after a record by other jobs, oldest first, with their programs where known."""
+    ) -> list[Observation]:
+        """Return the trials stored after a record by other jobs, oldest first, with packed features where known."""
         chosen = Selection(workloads=workloads, within=within, kinds=[RecordKind.CANDIDATE])
         is_others = sa.or_(jobs_table.c.name.is_(None), jobs_table.c.name != except_job)
         query = records.joined().where(table.c.id > record_id, is_others, _tells()).order_by(table.c.id)
         with engines.reading(self._engine) as connection:
             found = records.fetch(connection, query.where(*chosen.clauses(connection)))
             if not found or not _is_kept(connection):
-                return [(record, None) for record in found]
+                return [record.observation() for record in found]
             known = sa.select(record_programs.c.record_id, *_program_columns()).where(
                 record_programs.c.record_id.in_([record.id for record in found]),
                 record_programs.c.feature_version == feature_version,
             )
             by_id = {row["record_id"]: _program_of(row) for row in connection.execute(known).mappings()}
-        return [(record, by_id.get(record.id)) for record in found]
+        return [record.observation(by_id.get(record.id)) for record in found]
 
     def refuted_after(
         self, record_id: int, *, workloads: Sequence[str], within: ScopeFilter
@@ -122,8 +123,9 @@ class Memory:
         with engines.writing(self._engine) as connection:
             programs.add(connection, by_record)
 
-    def samples(self, feature_version: str, *, limit: int) -> list[StoredSample]:
-        """Return training samples of a cost model: one per candidate and scope, from the newest `limit` records.
+    def samples(self, feature_version: str, *, limit: int) -> list[Observation]:
+        """Return training samples of a cost model: one per candidate and scope, from the newest `limit` records, with
+        packed features.
 
         Simulated and emulated devices are left out: their times are no board's.
         """
@@ -237,10 +239,10 @@ def _program_of(row: sa.RowMapping) -> RecordProgram:
     return RecordProgram(program_hash=row["program_hash"], feature_version=row["feature_version"], stores=row["stores"])
 
 
-def _sample_of(row: Mapping[str, object]) -> StoredSample:
+def _sample_of(row: Mapping[str, object]) -> Observation:
     names = ("record_id", "workload", "target_key", "device_model", "stores", "flop")
     run_sec = row["median_sec"]
-    return StoredSample(
+    return Observation(
         **{name: row[name] for name in names},  # type: ignore[arg-type]
         kind=workload_kind(row["name"], args_of(row["args"])),  # type: ignore[arg-type]
         run_sec=run_sec if isinstance(run_sec, float) else math.inf,

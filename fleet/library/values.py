@@ -16,8 +16,10 @@ from datetime import UTC, datetime
 from fleet.base.quantities import time_text
 from fleet.base.text import sanitize
 from fleet.domain.jobs import JobState as JobState
-from fleet.domain.measuring import ErrorKind, TensorSpec
+from fleet.domain.measuring import ErrorKind, TensorSpec, disturbances_in
+from fleet.domain.observation import Observation
 from fleet.domain.operators import describe_workload
+from fleet.domain.origin import Origin
 from fleet.domain.scope import RecordScope
 
 
@@ -168,6 +170,11 @@ class RecordProgram:
     stores: bytes
     """Features of each of its stores, packed."""
 
+    @property
+    def number(self) -> int | None:
+        """Its hash; None: not known."""
+        return int(self.program_hash, 16) if self.program_hash else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -235,33 +242,18 @@ class Record:
         """Median of the repeats [s]; infinite for a failed one."""
         return math.inf if self.error or not self.run_secs else statistics.median(self.run_secs)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredSample:
-    """Training sample from one candidate on one device model."""
-
-    record_id: int
-    workload: str
-    """`shash`; times are compared within one workload and scope only."""
-
-    target_key: str
-    """Canonical target."""
-
-    flop: float
-    """Operations of the workload; 0 = unknown."""
-
-    kind: str
-    """Kind of operator: see `fleet.domain.operators.workload_kind`."""
-
-    device_model: str
-    run_sec: float
-    """Median of its repeats; infinite if it failed."""
-
-    is_disturbed: bool
-    """Something made the time doubtful, and no better one is there."""
-
-    stores: bytes
-    """Features of its stores, as in RecordProgram."""
+    def observation(self, program: RecordProgram | None = None) -> Observation:
+        """Return it as searches use it."""
+        return Observation(
+            workload=self.workload,
+            trace_json=self.trace_json,
+            run_sec=self.median_sec,
+            origin=Origin.of_record(self.provenance, self.trace_json),
+            program=None if program is None else program.number,
+            stores=b"" if program is None else program.stores,
+            is_disturbed=bool(disturbances_in(self.provenance)),
+            record_id=self.id,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,10 +26,10 @@ from tvm.s_tir.meta_schedule.utils import shash2hex
 from cross.targets.target import Target, parse_target
 from fleet.cost_model.feature_codec import FEATURE_VERSION, target_kinds
 from fleet.cost_model.job_trees import learn
-from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
+from fleet.domain.observation import Observation
 from fleet.errors import InvalidRequest
 from fleet.library import Library, StoredSnapshot
 

@@ -10,17 +10,16 @@ from functools import partial
 
 from fleet.base.config import did_you_mean
 from fleet.building.pool import Pool
-from fleet.cost_model.feature_codec import FEATURE_VERSION, program_in, unpack_rows
-from fleet.cost_model.observation import Observation
+from fleet.cost_model.feature_codec import FEATURE_VERSION, unpack_rows
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import disturbances_in
+from fleet.domain.observation import Observation
 from fleet.domain.operators import workload_kind
-from fleet.domain.origin import Origin
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
 from fleet.jobs.patience import patiently
-from fleet.library import Library, Record, StoredWorkload
+from fleet.library import Library, StoredWorkload
 from fleet.optimizer.backfill import recalled
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.seeds import seeds_for
@@ -52,8 +51,7 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
         right = library.best(workload.shash, scope, k=_ALL, checked_only=True)
         progress.right = {record.trace_json: record.median_sec for record in right}
         progress.proven = {record.trace_json: record.median_sec for record in right if record.is_proven}
-        stored = library.records(workload.shash, scope)
-        progress.records = _records_of(library, workload, scope, stored)
+        progress.records = _records_of(library, workload, scope)
         progress.poison = library.claims.poison(workload.shash)
         found.append(progress)
     untried = [progress for progress in found if not progress.trials_before]
@@ -69,28 +67,20 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
     return found
 
 
-def _records_of(
-    library: Library, workload: Workload, scope: RecordScope, stored: Sequence[Record]
-) -> list[Observation]:
+def _records_of(library: Library, workload: Workload, scope: RecordScope) -> list[Observation]:
     """Return one record for each candidate of a workload, with its program where that is stored."""
-    secs = {record.trace_json: math.inf for record in stored}
-    if not secs:
+    stored = {record.trace_json: record for record in library.records(workload.shash, scope)}
+    if not stored:
         return []
-    timed = library.candidates(workload.shash, scope)
-    secs |= {record.trace_json: record.median_sec for record in timed}
-    disturbed = {record.trace_json for record in timed if disturbances_in(record.provenance)}
-    provenance = {record.trace_json: record.provenance for record in stored}
+    timed = {record.trace_json: record for record in library.candidates(workload.shash, scope)}
     programs = library.memory.programs(workload.shash, scope, feature_version=FEATURE_VERSION)
     return [
-        Observation(
-            workload=workload.shash,
-            trace_json=trace,
-            run_sec=sec,
-            origin=Origin.of_record(provenance[trace], trace),
-            is_disturbed=trace in disturbed,
-            program=program_in(programs.get(trace_digest(trace))),
+        replace(
+            timed.get(trace, record).observation(programs.get(record.trace_digest)),
+            run_sec=timed[trace].median_sec if trace in timed else math.inf,
+            stores=b"",
         )
-        for trace, sec in secs.items()
+        for trace, record in stored.items()
     ]
 
 

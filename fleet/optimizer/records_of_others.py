@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleet.building.turns import Turns
-from fleet.cost_model.feature_codec import FEATURE_VERSION, program_in, unpack_rows
-from fleet.cost_model.observation import NO_FEATURES, Features, Observation
-from fleet.domain.measuring import disturbances_in
-from fleet.domain.origin import Origin
+from fleet.cost_model.feature_codec import FEATURE_VERSION, unpacked
+from fleet.domain.observation import Observation
 from fleet.domain.scope import RecordScope
 from fleet.errors import FleetError, InvalidRequest
-from fleet.library import Library, Record, RecordProgram
+from fleet.library import Library
 from fleet.optimizer.core.state import JobCore
 
 logger = logging.getLogger(__name__)
@@ -93,7 +90,7 @@ class RecordsOfOthers:
         Raises:
             LibraryError: the library cannot be read.
         """
-        rows = self.library.memory.records_after(
+        rows = self.library.memory.observations_after(
             self._newest,
             workloads=self.workloads,
             within=self.scope,
@@ -102,9 +99,9 @@ class RecordsOfOthers:
         )
         now = time.monotonic()
         observations: dict[str, list[Observation]] = {}
-        for record, program in rows:
-            observations.setdefault(record.workload, []).append(_observation(record, program))
-            self._newest = record.id
+        for found in rows:
+            observations.setdefault(found.workload, []).append(_readable(found))
+            self._newest = found.record_id
         for workload in observations:
             self._refresh_at[workload], self._until[workload] = now, now + _CHECKED_WITHIN_SEC
         due = [workload for workload, at in self._refresh_at.items() if at <= now]
@@ -128,22 +125,10 @@ class RecordsOfOthers:
         return {record.trace_json: record.median_sec for record in best}
 
 
-def _observation(record: Record, program: RecordProgram | None) -> Observation:
-    return Observation(
-        workload=record.workload,
-        trace_json=record.trace_json,
-        run_sec=math.inf if record.error is not None else record.median_sec,
-        features=NO_FEATURES if program is None else _features(program),
-        origin=Origin.of_record(record.provenance, record.trace_json),
-        program=program_in(program),
-        is_disturbed=bool(disturbances_in(record.provenance)),
-    )
-
-
-def _features(program: RecordProgram) -> Features:
-    """Return the features of a program; none if they are damaged, since the time counts without them."""
+def _readable(observation: Observation) -> Observation:
+    """Return an observation with its features; without any if they are damaged, since its time counts as well."""
     try:
-        return unpack_rows(program.stores)
+        return unpacked(observation)
     except InvalidRequest as error:
         logger.warning("features of another job's record not read", extra={"error": str(error)})
-        return NO_FEATURES
+        return replace(observation, stores=b"")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cross.targets.target import parse_target
-from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import TensorSpec
+from fleet.domain.observation import Observation
 from fleet.domain.operators import operators_of
-from fleet.domain.origin import Origin
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.errors import ConfigError
-from fleet.library import Library, Record, StoredWorkload
+from fleet.library import Library, StoredWorkload
 
 _NEIGHBOURS = 3
 _OF_EACH = 2
@@ -32,7 +32,7 @@ def seeds_for(
     Neighbours are of the same operators and kinds of arguments, with other shapes, nearest by the ratios of these.
     """
     found = [
-        _seed(workload.mod_json, record)
+        replace(record.observation(), mod_json=workload.mod_json)
         for other in library.scopes([workload.shash])
         if other != scope and _is_alike(other.target_json, scope.target_json)
         for record in library.best(workload.shash, other, k=_OF_EACH)
@@ -40,18 +40,8 @@ def seeds_for(
     for neighbour in nearest(workload, others):
         best = library.best(neighbour.shash, scope, k=_OF_EACH)
         close = [record for record in best if record.median_sec <= _CLOSE * best[0].median_sec]
-        found += [_seed(neighbour.mod_json, record) for record in close]
+        found += [replace(record.observation(), mod_json=neighbour.mod_json) for record in close]
     return tuple({(one.mod_json, one.trace_json): one for one in found}.values())
-
-
-def _seed(mod_json: str, record: Record) -> Observation:
-    return Observation(
-        workload=record.workload,
-        mod_json=mod_json,
-        trace_json=record.trace_json,
-        run_sec=record.median_sec,
-        origin=Origin.of_record(record.provenance, record.trace_json),
-    )
 
 
 def nearest(workload: Workload, others: Sequence[StoredWorkload]) -> list[StoredWorkload]:

@@ -21,8 +21,9 @@ from fleet.building.turns import Turns
 from fleet.client.snapshot_calls import watch_snapshots
 from fleet.cost_model.feature_codec import FEATURE_VERSION, target_kinds
 from fleet.domain.model_snapshots import ModelSnapshot
+from fleet.domain.observation import Observation
 from fleet.errors import BuildError, FleetError
-from fleet.library import Memory, StoredSample, StoredSnapshot, Term
+from fleet.library import Memory, StoredSnapshot, Term
 from fleet.optimizer.tasks.train import Trained, train
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ _LISTEN_SEC = 0.25
 _AGAIN_SEC = 1.0
 """Interval of attempts to reach a library that is away."""
 
-Learner = Callable[[list[StoredSample], bytes | None], Trained | None]
+Learner = Callable[[list[Observation], bytes | None], Trained | None]
 """Trains on samples, and compares with the snapshot in use or packaged. A module's function: it runs in a worker."""
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from fleet.cost_model import experts
 from fleet.cost_model.experts import PARTS, lesson_of
-from fleet.cost_model.observation import Features
 from fleet.cost_model.packaged_model import PATH
 from fleet.cost_model.part import Arrays, Candidates, Lesson, Part, Vector
 from fleet.cost_model.pooling import Reference, pooled
@@ -21,6 +20,7 @@ from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Query, grouped
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.training import train_snapshot
+from fleet.domain.observation import Features
 from fleet.errors import InvalidRequest
 from tests.programs import REPOSITORY
 from tests.unit.test_cost_model import made_up, many

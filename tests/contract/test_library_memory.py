@@ -232,11 +232,14 @@ def test_records_of_other_jobs_are_found_after_a_record(library: Library) -> Non
     library.add_record(record(6))
 
     assert library.newest_record() > newest
-    found = library.memory.records_after(
+    found = library.memory.observations_after(
         newest, workloads=["1"], within=SCOPE, except_job=job, feature_version=FEATURE_VERSION
     )
 
-    assert [(entry.trace_json, program) for entry, program in found] == [("[[3],[]]", None), ("[[6],[]]", PROGRAM)]
+    assert [(entry.trace_json, entry.program, entry.stores) for entry in found] == [
+        ("[[3],[]]", None, b""),
+        ("[[6],[]]", 17, PROGRAM.stores),
+    ]
 
 
 def test_news_of_other_jobs_include_their_best_and_their_refuted_candidates(library: Library) -> None:

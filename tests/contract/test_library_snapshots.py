@@ -18,9 +18,10 @@ from fleet.base.digests import digest_of
 from fleet.building.turns import Turns
 from fleet.cost_model.feature_codec import FEATURE_VERSION, NO_PROGRAM, TARGET_KINDS, pack_program
 from fleet.cost_model.snapshot import Snapshot
+from fleet.domain.observation import Observation
 from fleet.domain.scope import RecordScope
 from fleet.errors import BuildError, LibraryError
-from fleet.library import Library, NewSnapshot, Record, StoredSample, StoredSnapshot, StoredWorkload, Term
+from fleet.library import Library, NewSnapshot, Record, StoredSnapshot, StoredWorkload, Term
 from fleet.optimizer.tasks.train import Trained
 from fleet.optimizer.trainer import Trainer, follow
 from fleet.testing.waiting import eventually, eventually_sync
@@ -121,7 +122,7 @@ asyncio.run(trainer.train_once())
     return subprocess.Popen([sys.executable, "-c", code], env=here(), stdout=subprocess.PIPE, text=True)
 
 
-def constant(samples: list[StoredSample], current: bytes | None) -> Trained | None:
+def constant(samples: list[Observation], current: bytes | None) -> Trained | None:
     """A learner that is done at once."""
     last = max(sample.record_id for sample in samples)
     made = snapshot(f"{len(samples)} samples".encode(), record_count=len(samples), last_record_id=last)
@@ -338,7 +339,7 @@ async def test_too_little_to_learn_from_is_looked_at_once(library: Library, pool
     """
     looks: list[int] = []
 
-    def learner(samples: list[StoredSample], current: bytes | None) -> Trained | None:
+    def learner(samples: list[Observation], current: bytes | None) -> Trained | None:
         looks.append(len(samples))
         return None
 
@@ -357,7 +358,7 @@ async def test_a_training_that_kills_its_worker_is_not_tried_at_once_again(libra
     """
     looks: list[int] = []
 
-    def learner(samples: list[StoredSample], current: bytes | None) -> Trained | None:
+    def learner(samples: list[Observation], current: bytes | None) -> Trained | None:
         looks.append(len(samples))
         raise BuildError("crashed: SIGKILL")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cross.targets.target import host_target
-from fleet.cost_model.observation import Observation
+from fleet.domain.observation import Observation
 from fleet.domain.trace_check import check_trace
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest

@@ -10,8 +10,8 @@ import numpy as np
 
 from fleet.artifacts.artifact import Artifact
 from fleet.building.built_candidate import BuiltCandidate
-from fleet.cost_model.observation import Features
 from fleet.domain.measuring import ErrorKind, Evaluator, Measurement, Trial
+from fleet.domain.observation import Features
 from fleet.domain.proving import Proof, ProofVerdict
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from fleet.cost_model.experts import PARTS
-from fleet.cost_model.observation import Observation
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Query
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.training import is_not_worse, train_snapshot
+from fleet.domain.observation import Observation
 from fleet.errors import InvalidRequest
 
 COLUMNS = 12

@@ -6,12 +6,12 @@ import numpy as np
 
 from cross.targets.target import parse_target
 from fleet.cost_model.job_trees import fit_trees
-from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import PATH, prior_for
 from fleet.cost_model.prediction import condition
 from fleet.cost_model.samples import Query
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
+from fleet.domain.observation import Observation
 
 CPU = parse_target('{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}')
 GPU = parse_target('{"kind": "cuda", "arch": "sm_86"}')

@@ -14,9 +14,9 @@ import pytest
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import host_target, make_target
 from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS
-from fleet.cost_model.observation import Observation
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.training import train_snapshot
+from fleet.domain.observation import Observation
 from fleet.library import Library, NewSnapshot
 from fleet.optimizer.tasks.search_state import SearchState
 from fleet.workloads.programs import matmul

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fleet.cost_model.observation import Observation
+from fleet.domain.observation import Observation
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.candidates import Backlog, Candidate
 from fleet.optimizer.core.news import News, Topic

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import ErrorKind, Measurement
+from fleet.domain.observation import Observation
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.candidates import Candidate, CandidateStage
 from fleet.optimizer.core.invariants import broken_invariants

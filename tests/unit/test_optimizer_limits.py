@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fleet.base.plain import to_plain
-from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import TensorSpec
+from fleet.domain.observation import Observation
 from fleet.domain.roofline import MemoryRate, Roofline
 from fleet.library import Library
 from fleet.optimizer.core import events as ev

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fleet.cost_model.observation import Observation
+from fleet.domain.observation import Observation
 from fleet.optimizer.core import events as ev
 from tests.unit.optimizer_core import Script, build, find, known, proposals, secs
 

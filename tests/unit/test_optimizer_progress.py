@@ -14,8 +14,8 @@ from rich.spinner import Spinner
 
 from fleet.checking.weakness import Weakness
 from fleet.cli.tune_view import next_lines, render_progress, render_report
-from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import Evaluator, TensorSpec
+from fleet.domain.observation import Observation
 from fleet.domain.workload import Workload
 from fleet.errors import ConfigError
 from fleet.jobs.options import TRIAL_EVALUATOR, TuneOptions, trial_evaluator

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.cost_model.observation import Observation
+from fleet.domain.observation import Observation
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.prioritizer.prioritize import prioritize

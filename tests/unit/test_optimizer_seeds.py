@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import host_target
-from fleet.cost_model.observation import Observation
 from fleet.cost_model.scoring import Ranker
 from fleet.domain.measuring import TensorSpec
+from fleet.domain.observation import Observation
 from fleet.domain.origin import Origin, has_decisions
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload

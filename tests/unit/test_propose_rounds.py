@@ -16,8 +16,8 @@ from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.building.built_candidate import BuiltCandidate
 from fleet.checking.numerics import make_inputs
 from fleet.cost_model.job_trees import learn
-from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import TensorSpec
+from fleet.domain.observation import Observation
 from fleet.domain.workload import Workload
 from fleet.models.model import bundled_model, load_model
 from fleet.optimizer.core.candidates import Candidate

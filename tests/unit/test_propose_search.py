@@ -15,12 +15,12 @@ import pytest
 
 from cross.targets.target import host_target
 from fleet.building.build_candidate import BuildTask, build_candidate
-from fleet.cost_model.feature_codec import NO_PROGRAM, pack_program, program_in
+from fleet.cost_model.feature_codec import NO_PROGRAM, pack_program
 from fleet.cost_model.job_trees import JobTrees, learn
-from fleet.cost_model.observation import NO_FEATURES, Observation
 from fleet.cost_model.scoring import Ranker
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import TensorSpec
+from fleet.domain.observation import Observation, no_features
 from fleet.domain.origin import Origin, Source, has_decisions
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
@@ -109,7 +109,7 @@ def test_a_workers_cache_does_not_change_proposals(workload: Workload) -> None:
             trace_json=each.trace_json,
             origin=each.origin,
             run_sec=1e-3 + 1e-5 * n,
-            features=NO_FEATURES if each.features is None else each.features,
+            features=no_features() if each.features is None else each.features,
         )
         for n, each in enumerate(own)
     ]
@@ -152,7 +152,7 @@ def test_records_with_a_known_hash_are_not_replayed(workload: Workload, proposal
         Observation(workload="w", trace_json=proposal.trace_json, origin=proposal.origin, run_sec=1e-3)
         for proposal in proposals
     ]
-    knowing = [replace(one, program=program_in(stored)) for one, stored in zip(records, programs, strict=True)]
+    knowing = [replace(one, program=stored.number) for one, stored in zip(records, programs, strict=True)]
     task = ProposeTask(mod_json=workload.mod_json, target=TARGET, count=COUNT, records=tuple(records))
 
     replayed = propose(task, SearchState(workload.mod_json, TARGET))

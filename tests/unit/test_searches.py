@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from cross.targets.target import host_target
-from fleet.cost_model.observation import Observation
+from fleet.domain.observation import Observation
 from fleet.domain.origin import Origin, Source, has_decisions
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest

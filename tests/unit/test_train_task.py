@@ -13,7 +13,7 @@ from fleet.cost_model.samples import grouped
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.training import LEAST_SAMPLES
-from fleet.library import StoredSample
+from fleet.domain.observation import Observation
 from fleet.optimizer.tasks.train import train, train_anew
 
 NEON = '{"kind": "llvm", "mcpu": "cortex-a72", "mtriple": "aarch64-linux-gnu"}'
@@ -21,12 +21,12 @@ CUDA = '{"arch": "sm_90", "kind": "cuda"}'
 AVX = '{"kind": "llvm", "mcpu": "x86-64-v3", "mtriple": "x86_64-linux-gnu"}'
 
 
-def measured(workload: int, device_model: str, target_key: str, *, rule: int) -> list[StoredSample]:
+def measured(workload: int, device_model: str, target_key: str, *, rule: int) -> list[Observation]:
     """Return 12 candidates: more of the first column is slower, or faster where the rule is -1."""
     random = np.random.default_rng(workload)
     rows = np.abs(random.normal(5, 2, (12, 1, 164))).astype(np.float32)
     return [
-        StoredSample(
+        Observation(
             record_id=workload,
             workload=str(workload),
             target_key=target_key,

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fleet.cost_model.observation import Observation
 from fleet.domain.measuring import OperatorCall
+from fleet.domain.observation import Observation
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.library import Record, RecordKind

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tvm.s_tir import Schedule
 
     from fleet.building.built_candidate import BuiltCandidate
-    from fleet.cost_model.observation import Features
     from fleet.domain.measuring import Measurement
+    from fleet.domain.observation import Features
     from fleet.domain.origin import Origin
     from fleet.optimizer.prioritizer.values import LogSecs
 

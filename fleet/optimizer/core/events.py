@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fleet.artifacts.artifact import Artifact
     from fleet.building.built_candidate import BuiltCandidate
     from fleet.checking.weakness import Weakness
-    from fleet.cost_model.observation import Observation
+    from fleet.domain.observation import Observation
     from fleet.domain.proving import Proof
     from fleet.optimizer.core.candidates import Candidate
     from fleet.optimizer.core.news import News

@@ -18,8 +18,8 @@ from fleet.optimizer.prioritizer.values import UNKNOWN_GAIN
 
 if TYPE_CHECKING:
     from fleet.checking.weakness import Weakness
-    from fleet.cost_model.observation import Observation
     from fleet.domain.measuring import ErrorKind
+    from fleet.domain.observation import Observation
     from fleet.domain.workload import Workload
     from fleet.optimizer.core.news import News
     from fleet.optimizer.prioritizer.values import BatchOutcome, ProposedBatch, Rest

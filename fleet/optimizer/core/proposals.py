@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fleet.cost_model.observation import NO_FEATURES, Observation
 from fleet.domain.measuring import Measurement
+from fleet.domain.observation import Observation, no_features
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.candidates import Backlog, CandidateStage
 from fleet.optimizer.core.news import News, Topic
@@ -251,4 +251,4 @@ def _without_old_features(records: Sequence[Observation]) -> tuple[Observation, 
     """Return records for a search: only the newest keep their features, to limit the bytes sent to the pool."""
     learnable = [record for record in records if record.has_features]
     old = {record.trace_json for record in learnable[:-_KEPT_FEATURES]}
-    return tuple(replace(record, features=NO_FEATURES) if record.trace_json in old else record for record in records)
+    return tuple(replace(record, features=no_features()) if record.trace_json in old else record for record in records)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from fleet.cost_model.observation import NO_FEATURES, Observation
 from fleet.domain.measuring import NO_VERDICT, ErrorKind, Measurement
+from fleet.domain.observation import Observation, no_features
 from fleet.optimizer.core.candidates import Candidate, CandidateStage
 from fleet.optimizer.core.events import Purpose, Store, Stored
 from fleet.optimizer.core.job import BASELINE, Job
@@ -97,7 +97,7 @@ class Results:
                 workload=candidate.workload,
                 trace_json=candidate.trace_json,
                 run_sec=measurement.median_sec,
-                features=NO_FEATURES if candidate.features is None else candidate.features,
+                features=no_features() if candidate.features is None else candidate.features,
                 origin=candidate.origin,
                 program=candidate.program,
                 is_disturbed=bool(measurement.disturbances),

@@ -30,7 +30,7 @@ from fleet.optimizer.core.results import Results
 from fleet.optimizer.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
-    from fleet.cost_model.observation import Observation
+    from fleet.domain.observation import Observation
     from fleet.domain.roofline import Roofline
     from fleet.domain.workload import Workload
     from fleet.optimizer.conditions import Conditions

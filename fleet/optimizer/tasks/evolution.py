@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from cross.targets.target import make_target
 from fleet.building.build_candidate import program_hash
 from fleet.cost_model.features import extract_features
-from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.scoring import Ranker
+from fleet.domain.observation import Features, Observation
 from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.tasks.search_state import SearchState
 from fleet.workloads.traces import tuning_record

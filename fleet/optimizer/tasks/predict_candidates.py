@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fleet.cost_model.observation import Features, Observation
 from fleet.cost_model.prediction import predict
 from fleet.cost_model.samples import Query
 from fleet.cost_model.snapshot import Snapshot
+from fleet.domain.observation import Features, Observation
 
 LogSecs = NDArray[np.float32]
 """Natural logarithms of times [s], shape [n_members]."""

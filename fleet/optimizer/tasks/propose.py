@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import Target
 from fleet.cost_model.job_trees import are_enough
-from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import prior_for
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, snapshot_of
 from fleet.domain.jobs import DEFAULT_STRATEGY
+from fleet.domain.observation import Observation
 from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.tasks.evolution import EXPLORED, Evolution, blind_population

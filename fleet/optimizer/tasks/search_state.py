@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from cross.targets.target import Target
 from fleet.building.build_candidate import program_hash
 from fleet.cost_model.features import extract_features
-from fleet.cost_model.observation import Features
 from fleet.domain.keys import trace_digest
+from fleet.domain.observation import Features
 from fleet.domain.origin import Origin, Source
 from fleet.domain.trace_check import check_trace
 from fleet.errors import InvalidRequest

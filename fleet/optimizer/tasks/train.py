@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 
 from cross.targets.target import Target, parse_target
 from fleet.cost_model.corrections import are_not_worse, fit_corrections
-from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS, target_kind, unpack_rows
+from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS, target_kind, unpacked
 from fleet.cost_model.model import evidence_of
-from fleet.cost_model.observation import Observation
 from fleet.cost_model.packaged_model import has_prior, prior_for, prior_samples
 from fleet.cost_model.samples import check, grouped
 from fleet.cost_model.snapshot import Snapshot, pack
 from fleet.cost_model.training import LEAST_SAMPLES, SURE, is_not_worse, train_snapshot
+from fleet.domain.observation import Observation
 from fleet.errors import ConfigError, InvalidRequest
-from fleet.library import NewSnapshot, StoredSample
+from fleet.library import NewSnapshot
 
 _HELD_OUT = 5
 """One workload in so many is not trained on: snapshots are compared on it."""
@@ -36,7 +36,7 @@ class Trained:
     """True if it is not worse than the snapshot in use, on workloads new to both; False if these are too few."""
 
 
-def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | None:
+def train(samples: Sequence[Observation], current: bytes | None) -> Trained | None:
     """Train a snapshot, or condition the packaged one on the records while they are of too few workloads to compare
     on; None while there is too little to learn from.
     """
@@ -50,7 +50,7 @@ def train(samples: Sequence[StoredSample], current: bytes | None) -> Trained | N
     return conditioned
 
 
-def train_anew(samples: Sequence[StoredSample], current: bytes | None) -> Trained | None:
+def train_anew(samples: Sequence[Observation], current: bytes | None) -> Trained | None:
     """Train a snapshot and compare it with the one in use; None while there is too little to learn from.
 
     A current snapshot that this program cannot read is as good as none. Without one, the model that comes with the
@@ -173,23 +173,14 @@ def _kind(target_key: str) -> str:
     return target_kind(target_key) if target_key else ""  # MetaSchedule's records may have no target
 
 
-def usable_of(samples: Iterable[StoredSample]) -> list[Observation]:
+def usable_of(samples: Iterable[Observation]) -> list[Observation]:
     """Drop records that no model should learn from: one bad record must not prevent training on all others."""
     found: list[Observation] = []
     for stored in samples:
         target = _parsed(stored.target_key)
         with contextlib.suppress(InvalidRequest):
-            observation = Observation(
-                workload=stored.workload,
-                run_sec=stored.run_sec,
-                features=unpack_rows(stored.stores),
-                flop=stored.flop,
-                kind=stored.kind,
-                target_key=stored.target_key,
-                device_model=stored.device_model,
-                instruction_set="" if target is None else target.instruction_set,
-                is_disturbed=stored.is_disturbed,
-            )
+            instruction_set = "" if target is None else target.instruction_set
+            observation = replace(unpacked(stored), instruction_set=instruction_set)
             check([observation])
             if observation.has_features:  # otherwise its schedule does not apply any more
                 found.append(observation)

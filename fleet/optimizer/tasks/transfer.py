@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cross.targets.target import Target, make_target
-from fleet.cost_model.observation import Observation
+from fleet.domain.observation import Observation
 from fleet.domain.origin import Origin, Source
 from fleet.domain.program_check import check_program
 from fleet.errors import InvalidRequest

@@ -1,21 +1,27 @@
-"""A measured candidate, as searches and the cost model use it."""
+"""A measured candidate, as searches and the cost model use it. The first one loads numpy."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from fleet.domain.origin import Origin
 
-Features = NDArray[np.float32]
+Features: TypeAlias = "NDArray[np.float32]"
 """float32, shape [n_stores, n_features], as MetaSchedule's PerStoreFeature has them: mostly log2(x + 1)."""
 
-NO_FEATURES: Features = np.zeros((0, 0), np.float32)
-"""Features of a candidate for which they are not known."""
+
+@functools.cache
+def no_features() -> Features:
+    """Return the features of a candidate for which they are not known."""
+    import numpy as np
+
+    return np.zeros((0, 0), np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +40,10 @@ class Observation:
     mod_json: str = ""
     """Program of the workload, if the schedule is to be tried on another one; else empty."""
 
-    features: Features = field(default_factory=lambda: NO_FEATURES, compare=False, repr=False)
+    features: Features = field(default_factory=no_features, compare=False, repr=False)
+    stores: bytes = field(default=b"", compare=False, repr=False)
+    """Its features as the library packs them; empty once they are unpacked."""
+
     origin: Origin | None = None
     """None: it does not matter."""
 
@@ -58,6 +67,9 @@ class Observation:
     device_model: str = ""
     instruction_set: str = ""
     """Shared by device models: "avx512 vnni", "neon"; see `cross.targets.target.Target`."""
+
+    record_id: int = 0
+    """Its record in the library; 0: it is none of the library's."""
 
     @property
     def is_of_rules(self) -> bool:
