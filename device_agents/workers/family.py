@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import socket
 import struct
@@ -18,8 +17,6 @@ from pathlib import Path
 
 from device_agents.jail import cgroup
 from device_agents.machine import linux
-
-logger = logging.getLogger(__name__)
 
 _CREDENTIALS = struct.Struct("iII")
 _MOST_REPORT_BYTES = 4096

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import shutil
 import signal
@@ -16,8 +15,6 @@ from pathlib import Path
 from fleet.base import signals
 from fleet.base.readiness import Ready, read_ready
 from fleet.errors import ConfigError, FleetError
-
-logger = logging.getLogger(__name__)
 
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _TAIL_LINES = 8

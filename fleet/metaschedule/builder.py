@@ -7,7 +7,6 @@ of the time of a stock tuning run. Here workers are forked from a warm process a
 from __future__ import annotations
 
 import itertools
-import logging
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -22,8 +21,6 @@ from cross.pool.build_pool import BuildPool
 from fleet.base.scratch import scratch_dir
 from fleet.errors import BuildError, FleetError
 from fleet.metaschedule.build_task import build_module
-
-logger = logging.getLogger(__name__)
 
 
 @derived_object

@@ -6,7 +6,6 @@ ms.tune_tir(mod, target, ..., builder=FleetBuilder(), runner=FleetRunner("127.0.
 
 from __future__ import annotations
 
-import logging
 import uuid
 import weakref
 from collections.abc import Sequence
@@ -24,8 +23,6 @@ from fleet.metaschedule.lanes import LanePlan, Lanes
 
 if TYPE_CHECKING:
     from tvm.s_tir.meta_schedule.arg_info import ArgInfo
-
-logger = logging.getLogger(__name__)
 
 
 @derived_object
