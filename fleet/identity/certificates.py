@@ -58,17 +58,11 @@ def make_authority(now: dt.datetime) -> Credentials:
 
 
 def issue(
-    authority: Credentials,
-    public_key: ec.EllipticCurvePublicKey,
-    *,
-    name: str,
-    role: Role,
-    now: dt.datetime,
-    life: dt.timedelta = CERTIFICATE_LIFE,
+    authority: Credentials, public_key: ec.EllipticCurvePublicKey, *, name: str, role: Role, now: dt.datetime
 ) -> bytes:
     """Issue a certificate for a key, PEM. The authority sets role and names."""
     issuer = x509.load_pem_x509_certificate(authority.certificate_pem)
-    ends_at = min(now + life, ends_at_of(issuer))
+    ends_at = min(now + CERTIFICATE_LIFE, ends_at_of(issuer))
     builder = _builder(_subject(name, role), issuer.subject, public_key, ends_at)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_key_usage(signs_certificates=False), critical=True)

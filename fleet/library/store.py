@@ -376,7 +376,6 @@ def _summaries(
                 errors=errors.get(shash, {}),
                 untuned_sec=untuned.median_sec if untuned else None,
                 best_sec=fastest[0].median_sec if fastest else None,
-                best_record_id=fastest[0].id if fastest else None,
                 known_sec=earlier[0].median_sec if earlier else None,
             )
         )

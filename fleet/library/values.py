@@ -321,7 +321,6 @@ class WorkloadSummary:
     best_sec: float | None
     """Best time of its own trials and of this scope's records at its start, as `Library.best` chooses [s]."""
 
-    best_record_id: int | None
     known_sec: float | None = None
     """Best time of this scope in the library before the job began [s]."""
 

@@ -76,7 +76,7 @@ class Advertisement:
             logger.warning("tracker is not advertised, clients need its address", exc_info=True)
 
 
-async def find_tracker(timeout_sec: float = _LOOK_SEC) -> str | None:
+async def find_tracker() -> str | None:
     """Return "host:port" of the first tracker that answers, or None."""
     found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     tasks: set[asyncio.Task[None]] = set()
@@ -101,7 +101,7 @@ async def find_tracker(timeout_sec: float = _LOOK_SEC) -> str | None:
         return None
     browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE_TYPE, handlers=[on_change])
     try:
-        async with asyncio.timeout(timeout_sec):
+        async with asyncio.timeout(_LOOK_SEC):
             return await found
     except TimeoutError:
         return None

@@ -56,10 +56,6 @@ class WaitingSet:
         """True if a quota of its account leaves no room for all devices."""
         return self.account.is_blocked(self.request.terms.lease_class, self.size)
 
-    def suits(self, device_name: str) -> bool:
-        """Return True if a device matches one of the selectors."""
-        return any(device_name in group.devices for group in self.groups)
-
 
 class SetQueue:
     """All sets that wait."""
