@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from examples.zynq_gemm_i8.sim.build import DESIGNS, build
-from fleet.testing.bitstreams import XCZU3, make_bit, swap_words
+from tests.bitstreams import XCZU3, make_bit, swap_words
 from tests.emulated.cache import cache_dir, locked
 
 WINDOW_BYTES = 0x4000

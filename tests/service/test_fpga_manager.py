@@ -13,7 +13,8 @@ import pytest
 
 from device_agents.drivers.zynq.fpga import FpgaManager
 from fleet.errors import DiskFull, ProgrammingFailed
-from fleet.testing import bitstreams, eventually
+from fleet.testing import eventually
+from tests import bitstreams
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
 from tests.emulated.overlays import overlays
 

@@ -20,7 +20,8 @@ from device_agents.registry import find_devices
 from fleet.base.digests import digest_of
 from fleet.client.device import Device
 from fleet.errors import DeviceError, InvalidRequest, NotProgrammable, ProgrammingFailed
-from fleet.testing import ServedTracker, bitstreams, eventually, serve_tracker
+from fleet.testing import ServedTracker, eventually, serve_tracker
+from tests import bitstreams
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
 from tests.emulated.zynq_root import make_zynq_root, set_boot_id
 

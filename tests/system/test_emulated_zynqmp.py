@@ -19,7 +19,8 @@ from fleet.artifacts.artifact import Artifact
 from fleet.base.digests import digest_of
 from fleet.domain.measuring import TensorSpec
 from fleet.errors import InvalidRequest, MeasurementError
-from fleet.testing import bitstreams, eventually
+from fleet.testing import eventually
+from tests import bitstreams
 from tests.emulated.board import emulated_board
 from tests.emulated.board_agents import BoardAgent
 from tests.emulated.bundles import bundle_for

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleet.base.digests import digest_of
-from fleet.testing import bitstreams
+from tests import bitstreams
 from tests.emulated.fpga_manager import FakeFabric, fpga_manager
 from tests.emulated.zynq_root import make_zynq_root
 from tests.system.fleet_processes import Fleet, run_fleet, running_fleet

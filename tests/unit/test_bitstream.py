@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from device_agents.drivers.zynq.bitstream import check_chip, chip_of, parse_bitstream, read_bitstream
 from fleet.errors import InvalidRequest
-from fleet.testing import bitstreams
+from tests import bitstreams
 
 PAYLOADS = st.binary(min_size=0, max_size=400).filter(lambda payload: b"\xaa" not in payload and b"\x66" not in payload)
 

@@ -9,7 +9,7 @@ from fleet.artifacts.artifact import check_architecture
 from fleet.artifacts.chunks import CHUNK_BYTES, DamagedChunk, Deflater, Inflater
 from fleet.artifacts.elf import arm_float_abi, undefined_symbols
 from fleet.errors import ArtifactRefused, InvalidRequest
-from fleet.testing import bitstreams
+from tests import bitstreams
 from tests.fuzz.target import Target, no_loop
 
 
