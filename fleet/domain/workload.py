@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fleet.base.text import sanitize
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.operators import describe_workload, workload_kind
 
@@ -14,32 +15,24 @@ _FEWEST_TERMS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """One tensor program, with all that is needed to tune it."""
-
-    name: str
-    """Its function in the model: "fused_conv2d7_add4_relu4". Unique within a model."""
-
-    weight: int
-    """Number of its calls in one run of the model."""
-
-    mod_json: str
-    """The IRModule with its one function "main", as `tvm.ir.save_json` writes it."""
+class StoredWorkload:
+    """A workload as the library keeps it."""
 
     shash: str
-    """Structural hash in decimal, as MetaSchedule's databases write it."""
+    """Structural hash in decimal, as in MetaSchedule's database_workload.json."""
 
-    flop: float
-    """Operations of one call; 0 when it only moves data."""
+    name: str
+    mod_json: str
+    """The program, as tvm.ir.save_json writes it."""
 
-    args: tuple[TensorSpec, ...]
-    """Arguments in order, outputs marked."""
+    flop: float = 0.0
+    """Floating-point operations of one run; 0 = unknown."""
 
-    largest_index: int | None = None
-    """Largest valid value of integer inputs that are used as indices; None: there are none."""
+    args: tuple[TensorSpec, ...] = ()
+    """Arguments in order, outputs marked; empty when unknown."""
 
-    input_scales: tuple[tuple[int, float], ...] = ()
-    """Scale factors for random inputs, by argument index. With larger numbers, rounding errors dominate the outputs."""
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.shash}: {sanitize(self.operator)}>"
 
     @property
     def operator(self) -> str:
@@ -55,6 +48,20 @@ class Workload:
     def names(self) -> tuple[str, str]:
         """Names that a pattern may match: TVM's and the one for people."""
         return self.name, self.operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Workload(StoredWorkload):
+    """One tensor program of a model, with all that is needed to tune it. Its name is unique within the model."""
+
+    weight: int
+    """Number of its calls in one run of the model."""
+
+    largest_index: int | None = None
+    """Largest valid value of integer inputs that are used as indices; None: there are none."""
+
+    input_scales: tuple[tuple[int, float], ...] = ()
+    """Scale factors for random inputs, by argument index. With larger numbers, rounding errors dominate the outputs."""
 
     @property
     def terms(self) -> int | None:

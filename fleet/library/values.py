@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from fleet.base.quantities import time_text
 from fleet.base.text import sanitize
 from fleet.domain.jobs import JobState as JobState
-from fleet.domain.measuring import ErrorKind, TensorSpec, disturbances_in
+from fleet.domain.measuring import ErrorKind, disturbances_in
 from fleet.domain.observation import Observation
-from fleet.domain.operators import describe_workload
 from fleet.domain.origin import Origin
 from fleet.domain.scope import RecordScope
+from fleet.domain.workload import StoredWorkload as StoredWorkload
 
 
 class RecordKind(enum.StrEnum):
@@ -124,37 +124,6 @@ class OptimizerRecord:
     host: str
     pid: int
     started_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredWorkload:
-    """A workload as the library keeps it."""
-
-    shash: str
-    """Structural hash in decimal, as in MetaSchedule's database_workload.json."""
-
-    name: str
-    mod_json: str
-    """The program, as tvm.ir.save_json writes it."""
-
-    flop: float = 0.0
-    """Floating-point operations of one run; 0 = unknown."""
-
-    args: tuple[TensorSpec, ...] = ()
-    """Arguments in order, outputs marked; empty when unknown."""
-
-    def __repr__(self) -> str:
-        return f"<StoredWorkload {self.shash}: {sanitize(self.operator)}>"
-
-    @property
-    def operator(self) -> str:
-        """A name for people: "conv2d 3x3 64->128 56x56"."""
-        return describe_workload(self.name, self.args, self.mod_json)
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """Names that a pattern may match: TVM's and the one for people."""
-        return self.name, self.operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
 from fleet.jobs.patience import patiently
-from fleet.library import Library, StoredWorkload
+from fleet.library import Library
 from fleet.optimizer.backfill import recalled
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.seeds import seeds_for
@@ -36,10 +36,7 @@ _ALL = 2**31 - 1
 
 def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) -> list[WorkloadProgress]:
     """Return each workload with its earlier trials on this device model, target and TVM version."""
-    library.add_workloads(
-        StoredWorkload(shash=item.shash, name=item.name, mod_json=item.mod_json, flop=item.flop, args=item.args)
-        for item in workloads
-    )
+    library.add_workloads(workloads)
     counts = library.trial_counts([item.shash for item in workloads], scope)
     found = []
     for workload in workloads:
