@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -12,6 +12,7 @@ from fleet.base.local_time import clock_text, moment_text
 from fleet.base.quantities import age_text, elapsed_text, size_text, time_text
 from fleet.dashboard import formatting
 from fleet.dashboard.columns import JOB_STATES, STATES, booked_devices, booking_state, state_text
+from fleet.dashboard.explanation import facts_table
 from fleet.dashboard.panes import by_name
 from fleet.domain.bookings import Booking, booking_id
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
@@ -39,7 +40,7 @@ def device_details(
     """
     inventory, telemetry = device.inventory, device.telemetry
     holder = f"{device.held_by} ({device.lease_name}, for {age_text(device.granted_at_sec, now_sec)})"
-    return _facts(
+    return facts_table(
         {
             "name": device.name,
             "state": STATES[device.state].plain + (f": {device.reason}" if device.reason else ""),
@@ -67,7 +68,7 @@ def device_details(
 
 def request_details(request: PendingRequest, snapshot: Snapshot, now_sec: float) -> RenderableType:
     """Return the known facts about a waiting request, and the states of suitable devices."""
-    facts = _facts(
+    facts = facts_table(
         {
             "request": request.request_id,
             "holder": request.asked_by,
@@ -86,7 +87,7 @@ def request_details(request: PendingRequest, snapshot: Snapshot, now_sec: float)
 
 def booking_details(booking: Booking, now_sec: float) -> Table:
     """Return the known facts about a booking."""
-    return _facts(
+    return facts_table(
         {
             "booking": booking_id(booking.name),
             "holder": booking.booked_by or "-",
@@ -101,7 +102,7 @@ def booking_details(booking: Booking, now_sec: float) -> Table:
 
 def job_details(job: JobStatus, now_sec: float) -> Table:
     """Return the tracker's facts about a job; the library has more."""
-    return _facts(
+    return facts_table(
         {
             "job": job.name,
             "title": job.title or "-",
@@ -170,15 +171,6 @@ def _candidates(request: PendingRequest, snapshot: Snapshot, now_sec: float) -> 
     hidden = len(would_do) - _MOST_LISTED
     more = [Text(f"and {hidden} more", "dim")] if hidden > 0 else []
     return Group(head, *([table] if would_do else []), *more)
-
-
-def _facts(rows: Mapping[str, str]) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for key, value in rows.items():
-        table.add_row(key, Text(value))
-    return table
 
 
 def _readings(telemetry: Telemetry) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -33,12 +35,22 @@ def render_explanation(found: Explanation, *, has_request: bool) -> RenderableTy
         "share": f"had {found.share_had:.0%} of the recent use, due {found.share_due:.0%} (weight {found.weight:g})",
         "quota": _quota_line(found.quota) if found.quota else "none",
     }
-    parts: list[RenderableType] = [_facts(rows)]
+    parts: list[RenderableType] = [facts_table(rows)]
     if has_request:
         parts += [Text(), *_candidates(found)]
     if found.omissions and not request.terms.booking:  # the clauses are the booking's
         parts += [Text(), *(Text(_omission_line(found, each)) for each in found.omissions)]
     return Group(*parts)
+
+
+def facts_table(rows: Mapping[str, str]) -> Table:
+    """Return a table of names and their values."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for key, value in rows.items():
+        table.add_row(key, Text(value))
+    return table
 
 
 def _quota_line(use: QuotaUse) -> str:
@@ -80,12 +92,3 @@ def _holder(candidate: Candidate, now_sec: float) -> str:
     if candidate.free_at_sec is not None:
         held += f", expected free in {elapsed_text(max(candidate.free_at_sec - now_sec, 0.0))}"
     return "; ".join(filter(None, (held, booking_text(booking) if booking else "")))
-
-
-def _facts(rows: dict[str, str]) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for key, value in rows.items():
-        table.add_row(key, Text(value))
-    return table
