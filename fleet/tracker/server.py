@@ -24,7 +24,6 @@ from fleet.identity.store import CredentialStore
 from fleet.tracker.agent_service import AgentServicer
 from fleet.tracker.audit import AuditLog
 from fleet.tracker.authority import open_authority
-from fleet.tracker.booking_audit import BookingAudit
 from fleet.tracker.booking_service import BookingServicer
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.records import TrackerLimits
@@ -35,7 +34,6 @@ from fleet.tracker.engine import Engine
 from fleet.tracker.expulsion import Expulsion
 from fleet.tracker.fleet_service import FleetServicer
 from fleet.tracker.forecaster import Forecaster
-from fleet.tracker.health_audit import HealthAudit
 from fleet.tracker.history import History
 from fleet.tracker.history_file import read_latest
 from fleet.tracker.identity_service import IdentityServicer, auditor
@@ -46,6 +44,7 @@ from fleet.tracker.lease_service import MAX_UNSENT, LeaseServicer
 from fleet.tracker.members import Members
 from fleet.tracker.observers import Observer, Observers
 from fleet.tracker.options import TrackerOptions
+from fleet.tracker.own_audit import OwnAudit
 from fleet.tracker.pace import Pace, portions
 from fleet.tracker.poison_service import PoisonServicer
 from fleet.tracker.policy_file import read_policy
@@ -190,7 +189,7 @@ class Tracker:
         expulsion = Expulsion(self.engine, self.guard.streams)
         self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock, expulsion)
         lease_audit = LeaseAudit(self.audit, self._clock, self.members.role_of)
-        audits = (lease_audit, HealthAudit(self.audit, self._clock), BookingAudit(self.audit, self._clock))
+        audits = (lease_audit, OwnAudit(self.audit, self._clock))
         kept = (self.view, history, self.lease_history, self.forecaster)
         own = (*audits, SpeedWatch(self.engine), *kept, self.agent_servicer, self.lease_servicer)
         self.engine.observers = Observers((*own, *self._added_observers))

@@ -27,7 +27,7 @@ from tests.contract.installed import install
 from tests.system.fleet_processes import Server
 
 MEMBERS = [
-    *("LeaseAudit", "HealthAudit", "BookingAudit", "SpeedWatch"),
+    *("LeaseAudit", "OwnAudit", "SpeedWatch"),
     *("FleetView", "History", "LeaseHistory", "Forecaster"),
     *("AgentServicer", "LeaseServicer", "GrantCounter"),
 ]
