@@ -50,7 +50,7 @@ class Passage:
 
     @property
     def riddles(self) -> int:
-        """Number of words that count."""
+        """Number of words from the list of riddles."""
         text = _QUOTED.sub("", self.text)
         return len(_WHAT.findall(text)) + len(_WHO.findall(text)) + self.opens_badly
 

@@ -2,7 +2,7 @@
 
 TVM begins a maximum with the smallest finite number of its type. So the largest of a row that is masked with -inf was
 -3.4e38. ONNX's Attention compares it with -inf to find such rows and return zeros; it found none, and returned NaN. The
-compiled code is mended, not the scheduled program: its hash names its records.
+compiled code is corrected, not the scheduled program: its hash names its records.
 """
 
 from __future__ import annotations

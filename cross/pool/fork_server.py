@@ -40,7 +40,7 @@ _SOCKET_NAME_BYTES = len("/pymp-12345678/listener-12345678")
 _SHORT_ROOTS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - multiprocessing makes a private folder in one of them
 
 starting = threading.Lock()
-"""Held while a process is started from the server: threads must not meet there."""
+"""Held while a process is started from the server, which is not thread-safe."""
 
 
 def start_fork_server(target: Target | None = None, modules: Sequence[str] = ()) -> None:

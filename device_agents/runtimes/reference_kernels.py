@@ -1,7 +1,7 @@
 """Reference kernels of workers: fixed small workloads, run repeatedly.
 
-They run for a few milliseconds, longer than a scheduler lets others wait, after a moment that does not count, in which
-clocks rise. device_agents.measuring.reference interprets their times.
+They run for a few milliseconds, longer than a scheduler's time slice, after an uncounted warm-up in which clocks rise.
+device_agents.measuring.reference interprets their times.
 """
 
 from __future__ import annotations

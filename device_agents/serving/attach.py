@@ -214,7 +214,7 @@ class TrackerLink:
                         return False
                     self._take(response)
                     if self._clock.is_doubtful:
-                        logger.warning("asking the tracker for its time: this machine or process stood still")
+                        logger.warning("asking the tracker for its time: this machine or process was suspended")
                         return True
                 elif renewal in done:
                     return True

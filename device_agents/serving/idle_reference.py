@@ -64,7 +64,7 @@ class IdleReference:
         await self._end_run()
 
     def resume(self) -> None:
-        """Run again, a while after this."""
+        """Resume the runs after a pause."""
         self._schedule.release(time.monotonic())
 
     async def _end_run(self) -> None:

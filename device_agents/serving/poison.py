@@ -71,7 +71,7 @@ class PoisonList:
         self._doubts.forget(digest)
 
     def learn(self, digest: str, remaining_sec: float) -> None:
-        """Add a program of the tracker's list, which keeps it for so long."""
+        """Add a program of the tracker's list for the remaining time of its entry."""
         self._found.pop(digest, None)
         self._keep(digest, min(remaining_sec, KEPT_SEC))
 

@@ -142,7 +142,7 @@ class Roster:
                 self._join(other)
 
     async def stop(self) -> None:
-        """End the work of the devices beside sessions. Idempotent."""
+        """End the background work of the devices. Idempotent."""
         await asyncio.gather(*(idle.close() for idle in self.idle.values()))
         await asyncio.gather(*(device.upkeep.close() for device in self.devices))
 

@@ -182,7 +182,7 @@ class SessionService:
         content = _token(context)
         if read_claims(content).holder_key_id != caller_of(context).key_id:
             # First of all: a stolen token must not even end its owner's session. Its signer is checked next.
-            raise Unauthenticated("this token is of another holder's key; acquire a lease with this one")
+            raise Unauthenticated("the token belongs to another holder's key; acquire a lease with your own key")
         return await self._sessions.enter(content)
 
 

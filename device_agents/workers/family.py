@@ -1,6 +1,6 @@
 """The processes of one worker as the agent sees them: its keeper, the worker, and their descendants.
 
-Nothing here asks the warm process for anything.
+This module does not depend on the warm process.
 """
 
 from __future__ import annotations

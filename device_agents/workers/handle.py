@@ -106,7 +106,7 @@ class WorkerHandle:
 
     @property
     def is_bloated(self) -> bool:
-        """True if it holds so much memory between candidates that the next one would not get its share."""
+        """True if it holds too much memory between candidates for the next one's limit."""
         return resident_bytes(self.pid) > self._limits.memory_bytes // 2
 
     def processes(self) -> list[int]:

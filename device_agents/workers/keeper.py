@@ -1,12 +1,12 @@
 """The keeper: a small process between the agent and one worker, which reports the worker's exit status.
 
-The warm process forks a first process, which prepares a jail before its first inhabitant and forks the keeper;
-then it ends, so that the keeper becomes a child of the agent. The keeper forks the worker. From then on nobody needs
-the warm process: stopped or dead, it keeps no worker alive.
+The warm process forks a first process, which prepares the jail, forks the keeper and exits, so that the keeper becomes
+a child of the agent. The keeper forks the worker. From then on the warm process is not needed: the agent can kill the
+worker even if the warm process is stopped or dead.
 
 On its socket the keeper reports `{"event": "kept", "pid"}`, or `{"event": "failed", "message"}` if it cannot make the
-jail; the worker reports `{"event": "born", "pid"}` before it lets go of that socket; and at last the keeper reports
-`{"event": "ended", "code", "signal"}`. End of file without that means that somebody killed the keeper. The
+jail; the worker reports `{"event": "born", "pid"}` before it closes its copy of that socket; finally the keeper reports
+`{"event": "ended", "code", "signal"}`. End of file without that means that the keeper was killed. The
 kernel adds each sender's process id as the agent sees it.
 """
 

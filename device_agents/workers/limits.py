@@ -19,7 +19,7 @@ MAX_PROCESSES = 256
 """Limit of processes per worker."""
 
 _MAX_FILES = 10_000
-"""More than any kernel needs, and few enough that looking at them does not hold up the agent."""
+"""Well above the need of any kernel, and small enough to count without delaying the agent."""
 
 _MIB = 1024 * 1024
 

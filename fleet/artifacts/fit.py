@@ -83,7 +83,7 @@ def check_fit(artifact: Artifact, head: bytes, inventory: Inventory, *, device_n
     """Refuse an artifact that the device cannot load or run.
 
     Args:
-        head: first bytes of the artifact's file, `HEADER_BYTES` of them where it has so many.
+        head: the first `HEADER_BYTES` bytes of the artifact's file, or all of a shorter one.
 
     Raises:
         ArtifactRefused: it does not fit; the message has the reason and the remedy.

@@ -100,7 +100,7 @@ class Mismatch:
 
 
 class InputStyle(enum.Enum):
-    """Distribution of floats. Tried in this order until the outputs say something (`fleet.checking.weakness`)."""
+    """Distribution of floats. Tried in this order until the outputs are informative (`fleet.checking.weakness`)."""
 
     NORMAL = "normal"
     """Variance 1, so that no element and no sign is special."""

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 
 SCHEMA = 1
-"""Grows when a key goes or means something else; not when one comes."""
+"""Incremented when a key is removed or changes its meaning, not when one is added."""
 
 _PER_SEC = {"_us": 1e6, "_ms": 1e3}
 _KEEPS_UNITS = frozenset({"model", "model_runs", "spec"})

@@ -15,7 +15,7 @@ from fleet.errors import InvalidRequest, WaitTimeout
 
 _RELEASE_TIMEOUT_SEC = 2.0
 _LOCAL_SLACK_SEC = 1.0
-"""The tracker ends a wait at its timeout; if it stays silent, the client ends the wait this much later."""
+"""Delay after which the client ends a wait itself if the tracker does not end it at its timeout."""
 
 _LOOK_SEC = 0.1
 """Interval of checks whether a lease lives after all when its token has expired."""
@@ -108,8 +108,8 @@ async def _keep(stream: TrackerStream, held: HeldLease) -> None:
 async def _await_last_word(held: HeldLease) -> None:
     """After a token's expiry, give a connected tracker a second to report whether its lease lives.
 
-    This process may have stood still, with a renewal unsent or unread; a tracker that stood still with it listens
-    before it ends a lease, too. The agent refuses the old token meanwhile.
+    This process may have been suspended, with a renewal unsent or unread; a tracker that was suspended with it reads
+    messages before it ends a lease, too. The agent refuses the old token meanwhile.
     """
     for _ in range(_LAST_LOOKS):  # several short waits, as the process may be suspended during one of them
         if held.ended is not None or held.remaining_sec() > 0:

@@ -18,7 +18,7 @@ GAP = 2
 """Columns of the terminal between two columns of a table."""
 
 _LEAST_WIDTH = 6
-"""Cut columns keep this much."""
+"""Minimum width of a shortened column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,7 +145,7 @@ class Evaluator:
     """Adaptive: stop after the first repeat slower than this [s]; 0 = never."""
 
     look_runs: int = 0
-    """Adaptive: before any repeat, one run and then so many more decide whether there are any; 0 = no such look.
+    """Adaptive: number of runs after the first that decide, before any repeat, whether to continue; 0 = no such look.
     Kernels shorter than half a millisecond run several times in one of these."""
 
     hopeless_above_sec: float = 0.0

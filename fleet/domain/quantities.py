@@ -22,7 +22,7 @@ _BYTES_BY_UNIT = {
     **{f"{prefix}iB": 1024**power for power, prefix in enumerate(("K", "M", "G", "T"), start=1)},
 }
 _SIZES_END = 2**64
-"""The wire has sizes of 64 bits."""
+"""Sizes are 64-bit fields on the wire."""
 SIZE_UNITS = "B, kB, MB, GB, TB, KiB, MiB, GiB or TiB"
 _NUMBER = re.compile(r"[0-9]{1,20}(?:\.[0-9]{1,9})?")
 _SIZE = re.compile(rf"({_NUMBER.pattern})({'|'.join(_BYTES_BY_UNIT)})")

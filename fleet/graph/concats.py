@@ -29,7 +29,7 @@ class CopyReason(enum.StrEnum):
     """One is an output of the model, or something else than a program reads it."""
 
     UNKNOWN_SIZE = "unknown size"
-    """One has a size that is known only when the model runs."""
+    """The size of an operand is known only at run time."""
 
     OPAQUE = "opaque"
     """A program that writes or reads one has a pointer to it, or another view of it."""

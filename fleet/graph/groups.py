@@ -49,7 +49,7 @@ def padded_width(rebuild: Rebuild, call: Call) -> int | None:
 
 
 def whole_vectors(width: int, groups: int = 1) -> int | None:
-    """Return how many columns there should be in place of so many, in each group; None if as many."""
+    """Return the padded number of columns of each group; None if no padding is needed."""
     if (groups > 1 and width < _FEWEST) or width % _VECTORS == 0:
         return None
     wide, narrow = (-(-width // size) * size for size in (_VECTORS, _VECTOR))

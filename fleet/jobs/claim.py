@@ -14,7 +14,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 RENEW_SEC = 1.0
-"""Also how soon a job hears that it is to stop."""
+"""Also the longest delay until a job sees a request to stop."""
 
 
 class JobClaim:

@@ -64,7 +64,7 @@ async def asked_again(question: Callable[[], Awaitable[T]], *, within_sec: float
     """Query a connected tracker until it answers: it may restart between any two queries.
 
     Raises:
-        TrackerUnavailable: it does not answer for so long.
+        TrackerUnavailable: it does not answer within the time limit.
     """
     now_sec = asyncio.get_running_loop().time
     until_sec = now_sec() + within_sec

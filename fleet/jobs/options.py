@@ -71,7 +71,7 @@ class TuneOptions:
     """Shell patterns of workload names; empty: all."""
 
     top: int | None = None
-    """Only this many of them, the costliest."""
+    """Maximum number of workloads: the costliest ones."""
 
     strategy: str = DEFAULT_STRATEGY
     """Search strategy, see `fleet.optimizer.strategies`."""

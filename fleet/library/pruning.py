@@ -1,7 +1,7 @@
 """Removes reproducible data that grows without bound from a library: snapshots, and jobs' models.
 
-It keeps data in use, data that kept jobs need, the newest few, and data younger than some days. A job is kept while
-it may run on by itself, or by the same rule; its row and its records stay for ever.
+It keeps data in use, data that kept jobs need, the newest few, and data younger than some days. A job's model is kept
+while the job may continue by itself, or by the same rule; its row and its records stay for ever.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def prune(connection: sa.Connection, *, newest: int, made_before: datetime, is_t
     """Remove the data that the rule does not keep.
 
     Args:
-        newest: so many snapshots of each feature version, and jobs, are kept at any age.
+        newest: number of snapshots of each feature version, and of jobs, that are kept at any age.
         made_before: nothing that is younger goes.
         is_trial: only return the data that would go.
     """

@@ -30,7 +30,7 @@ from fleet.library.schema import jobs, optimizers
 from fleet.library.values import Job, JobState, OptimizerRecord
 
 CLAIM_SEC = 30.0
-"""A claim lasts this long unless it is renewed. An optimizer of the same host is seen to be gone at once."""
+"""Time to live of a claim that is not renewed. The end of an optimizer on the same host is detected at once."""
 
 _FORGOTTEN_AFTER = timedelta(days=1)
 """Silence after which an optimizer is forgotten: it is gone, and not only disconnected."""

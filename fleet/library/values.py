@@ -198,7 +198,7 @@ class Record:
 
     @property
     def is_static(self) -> bool:
-        """True if it is of the schedule that the workload's space chooses by itself."""
+        """True if it is a record of the static schedule, which the workload's space chooses without trials."""
         return self.kind is RecordKind.STATIC
 
     @property

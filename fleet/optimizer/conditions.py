@@ -27,7 +27,7 @@ class Conditions:
     """The device searches and builds, too, so a second of either is one of the device."""
 
     enough: int
-    """A workload with this many trials, over all jobs, is left alone."""
+    """Number of trials, over all jobs, after which a workload is finished."""
 
     strategy: str = DEFAULT_STRATEGY
     uses_model: bool = True
@@ -43,7 +43,7 @@ class Conditions:
     """Deadline of its search, on the clock of `started_at` [s]."""
 
     priority: float = 1.0
-    """Its gains count so many times among the jobs of its account, > 0."""
+    """Factor on its gains among the jobs of its account, > 0."""
 
     until_gain: float = 0.0
     """The job ends once a tenth of its budget should gain less than this share of its latency; 0: never."""

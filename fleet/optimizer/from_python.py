@@ -76,7 +76,7 @@ def tune(
         example_inputs: for a module, tensors of the shapes that it is tuned for.
         on: selector of the device.
         trials: candidates to measure; None: 32 for each workload; 0: only the static schedules.
-        minutes: search for so long, with as many trials as fit unless `trials` says how many; None: no limit.
+        minutes: search time, with as many trials as fit unless `trials` limits them; None: no limit.
         until_gain: share of the latency; stop once the next tenth of the trials or minutes should gain less; 0: never.
         tracker: address of a running fleet; None: one for this machine, while it lasts.
         library: file or URL of the library; None: your own.

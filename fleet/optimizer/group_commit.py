@@ -2,7 +2,7 @@
 
 A transaction of its own takes a record six times the processor time of one that it shares with others
 (`benchmarks/library_rate`), and on one machine it runs on the very cores that measure the next candidate. A process
-killed within the interval loses its measurements, as if they had been under way still: nothing was told of them.
+killed within the interval loses its measurements, which nobody has seen yet, as if they had still been under way.
 """
 
 from __future__ import annotations

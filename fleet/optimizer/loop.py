@@ -203,8 +203,8 @@ class TuningLoop:
     async def measure_rounds(self, queue: asyncio.Queue[Round | None]) -> None:
         """Measure the batches of a queue on all devices, until None arrives.
 
-        A device alone gets the next batch while the last is measured, stored and checked; one of several leaves it to
-        the others.
+        A single device gets the next batch while the last is measured, stored and checked; with several, the others
+        take it.
         """
         lines = 1 if self._turns.shares_cores or len(self._lanes) > 1 else 2
         consumers = [lane for lane in self._lanes for _ in range(lines)]

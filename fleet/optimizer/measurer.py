@@ -19,7 +19,7 @@ RUN_OF_ERRORS = 5
 
 _BROKEN = (ErrorKind.CRASHED, ErrorKind.DEVICE_FAULTED, ErrorKind.TIMEOUT, ErrorKind.RUN_FAILED)
 _PROBE_SEC = 2.5
-"""A device's agent probes its health every second, and the tracker grants none that is not healthy."""
+"""A device's agent probes its health every second, and the tracker never grants an unhealthy device."""
 
 
 class Measurer:

@@ -23,7 +23,7 @@ _LEAST_TRIALS = 8
 """A workload with fewer trials has not been searched."""
 
 _LEAST_SEARCHED = 5
-"""Fewer searched workloads say too little of their kind."""
+"""Minimum number of searched workloads for a statement about their kind."""
 
 _UNKNOWN_WEIGHT = 1.0
 """Weight of the usual gain of an unknown workload, in searched workloads."""

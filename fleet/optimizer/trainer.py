@@ -1,6 +1,6 @@
 """Keeps the shared cost model up to date: trains it on enough new records, and follows snapshots of other processes.
 
-Every process that runs jobs trains, and each of its jobs hears of snapshots. The trainer is elected for one training:
+Every process that runs jobs trains, and passes snapshots to each of its jobs. The trainer is elected for one training:
 see `fleet.library.election`.
 """
 
@@ -69,7 +69,7 @@ class Trainer:
     async def run(self) -> None:
         """Train whenever there is enough new, until cancelled. A training that fails costs a warning."""
         while True:
-            await asyncio.sleep(_LOOK_SEC)  # the first seconds of a job are its own
+            await asyncio.sleep(_LOOK_SEC)  # no training during the first seconds of a job
             try:
                 await self.train_once()
             except FleetError as error:

@@ -30,7 +30,7 @@ _EXISTS = 0
 """Number of kExist in TVM's DeviceAttrKind."""
 
 _POOLED_ALLOCATOR = 2
-"""The one that relax.VirtualMachine uses by default."""
+"""Type of the allocator that relax.VirtualMachine uses by default."""
 
 
 def load(

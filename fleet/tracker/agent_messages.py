@@ -57,7 +57,7 @@ def offered_device(device: device_pb2.Device, report: agent_service_pb2.DeviceRe
     if len(description) > _MAX_INVENTORY_BYTES:
         raise InvalidRequest(f"the inventory of {device.name} has more than {_MAX_INVENTORY_BYTES} bytes; say less")
     labels = automatic_labels(inventory_from_proto(inventory))
-    # Prefer the report: the hello is as old as the agent.
+    # Prefer the report: the hello dates from the start of the stream.
     digest = checked_digest(report.bitstream_digest if report else device.bitstream_digest)
     is_healthy, reason, epochs = condition_of(report) if report else (True, "", (0, 0))
     return ev.OfferedDevice(
@@ -75,7 +75,7 @@ def offered_device(device: device_pb2.Device, report: agent_service_pb2.DeviceRe
 def condition_of(report: agent_service_pb2.DeviceReport) -> tuple[bool, str, tuple[int, int]]:
     """Return a device's health, the reason if unhealthy, and the highest epochs that its agent has seen and fenced.
 
-    An epoch that none can follow is not counted from: nobody could be granted the device any more, even after a reset.
+    An epoch without a successor is ignored: otherwise the device could never be granted again, even after a reset.
     """
     if report.highest_epoch < EPOCHS_END - 1:
         return (

@@ -31,7 +31,7 @@ from fleet.wire.times import timestamp
 logger = logging.getLogger(__name__)
 
 _MAX_UNSENT = 50_000
-"""Most fences waiting for one agent. At one more it loses its stream; it hears the newest when it attaches again."""
+"""Most fences waiting for one agent. At one more it loses its stream, and gets the newest when it attaches again."""
 _MESSAGE_FENCES = 1_000
 _PORTION = 8
 """Number of an agent's devices registered at once: each may go to a waiting request, with a token to sign."""

@@ -1,9 +1,9 @@
 """Runs the state: applies the events of one turn of the loop, writes the changes, then releases the effects.
 
 Nothing leaves the tracker before the journal has it, and many events share one commit. A turn ends after a few
-milliseconds, so that messages are read between two: the rest waits for the next. After the loop stood still, timers
-fire only when messages that had come meanwhile are read: a live lease does not expire because the tracker was slow to
-read its renewal. While the journal begins its log anew, turns wait and messages are read on.
+milliseconds, so that messages are read between two: the rest waits for the next. After a stall of the loop, timers fire
+only when the messages that have arrived meanwhile are read: a live lease does not expire because the tracker was slow
+to read its renewal. While the journal begins its log anew, turns wait and messages are read on.
 
 When the journal cannot be written, grants are taken back before anyone hears of them, and refused from then on;
 everything else goes on, since fencing makes it safe to forget a renewal or a release.
@@ -34,7 +34,7 @@ _SLOW_TURN_SEC = 0.1
 _BUSY_LOOK_SEC = 0.001
 """Interval of checks whether a busy journal is free again."""
 _TURN_SEC = 0.001
-"""Events are applied for so long; their commit and the answers take two or three times as much."""
+"""Time for applying events in a turn; their commit and the answers take two or three times as long."""
 _TURN_EFFECTS = 24
 """Number of effects that ends a turn: a grant's token takes 0.1 ms to sign."""
 _TURN_CHANGES = 64
@@ -42,7 +42,7 @@ _TURN_CHANGES = 64
 _BEAT_SEC = 0.25
 """Heartbeat interval of the loop."""
 _STALL_SEC = 0.1
-"""A beat that is so late shows that the loop stood still."""
+"""A beat with this delay shows that the loop was stalled."""
 _SHOWN_STALL_SEC = 1.0
 """A shorter one is a busy machine's."""
 _LONGEST_LISTENING_SEC = 2.0

@@ -225,9 +225,7 @@ class LeaseServicer(Observer):
         effects = await self._engine.ask(ev.ResetEpochs(name, new_nonce()))
         fence = next((effect for effect in effects if isinstance(effect, ev.Fence) and effect.is_reset), None)
         if fence is None:
-            raise DeviceUnreachable(
-                f"the agent of {name} is not attached, and has to hear of it; start it, then repeat"
-            )
+            raise DeviceUnreachable(f"the agent of {name} is not attached, and needs the change; start it, then repeat")
         logger.warning("epochs reset", extra={"device": name, "epoch": fence.epoch})
         return lease_service_pb2.ResetEpochsResponse(epoch=fence.epoch)
 

@@ -1,4 +1,4 @@
-"""Updates of waiting requests: clients are told when a position, a reason or a forecast has changed.
+"""Updates of waiting requests: clients get them when a position, a reason or a forecast has changed.
 
 All waiting requests of all clients are looked at in rounds, in portions of less than a millisecond. A pause in
 proportion to the work follows each round, so that very many requests get updates less often instead of slowing grants

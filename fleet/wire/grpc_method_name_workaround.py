@@ -3,7 +3,7 @@
 Since 1.84 grpc.aio reads the name of each call's method as UTF-8 in the loop that takes calls: one with other bytes
 ended that loop, and the server closed its port for good (seen with 1.84 and 1.85, in `_server_main_loop`). A call to a
 method that was registered beforehand is taken by that method's name, as it stands here. So ours are registered, and all
-other calls are taken under one name of ours, whatever theirs is: they hear that there is no such method.
+other calls are taken under one name of ours, whatever theirs is: they end with UNIMPLEMENTED.
 
 Before, each call's name was read in a task of its own, and cost nobody else anything (seen with ten versions from 1.60
 to 1.83): there, a server is as grpc.aio makes them. Of a version to come that is neither, the log says so.

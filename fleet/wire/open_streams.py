@@ -16,7 +16,7 @@ from fleet.errors import FleetError, TrackerUnavailable
 logger = logging.getLogger(__name__)
 
 _END_SEC = 5.0
-"""Time within which a stream that was told to end has ended."""
+"""Time limit for a cancelled stream to end."""
 
 
 class OpenStream:

@@ -80,7 +80,7 @@ class Guard:
     ) -> None:
         """Args:
         secret: without TLS, returns the secret that callers have to present, with all rights. None: there is TLS.
-        audit: is told of every call that the policy wants to be written down.
+        audit: called with every call that the policy marks for the audit log.
         check_member: refuses former members.
         request_sec: time limit of a caller's request; large arrays may take longer.
         """

@@ -175,7 +175,7 @@ def _grants_of_drained_devices(history: Sequence[Event]) -> Iterator[Finding]:
 
 
 def _half_sets(history: Sequence[Event]) -> Iterator[Finding]:
-    """A set's lines follow each other. The last ones before a kill may be missing."""
+    """Find sets without all of their devices. A set's log lines are consecutive; a kill may cut off the last ones."""
     runs = [(name, list(events)) for name, events in groupby(_of_tracker(history), key=lambda event: event.of_set)]
     for (name, members), (_, following) in pairwise([*runs, ("", [])]):
         devices = {member.device for member in members}

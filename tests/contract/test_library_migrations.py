@@ -231,7 +231,7 @@ with Library.open({url!r}) as library:
 
 @pytest.mark.slow
 def test_opening_a_library_of_today_loads_no_alembic(tmp_path: Path) -> None:
-    """It would be most of the start of every command that looks into the library."""
+    """Importing it would dominate the start-up time of every command that opens the library."""
     path = tmp_path / "library.sqlite"
     Library.open(path).close()
     code = f"""

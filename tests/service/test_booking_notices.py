@@ -1,4 +1,4 @@
-"""Owners of bookings are told when one cannot be kept any more, and when it can again."""
+"""Owners of bookings are notified when one cannot be kept any more, and when it can again."""
 
 from __future__ import annotations
 

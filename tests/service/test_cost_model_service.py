@@ -59,7 +59,7 @@ GOOD = ModelSnapshot(
 
 @pytest.fixture(autouse=True)
 def joined() -> Iterator[None]:
-    """This account is a member of the fleet of the test's authority, by the address of some tracker."""
+    """Make this account a member of the fleet of the test's authority, with the address of a tracker."""
     know_tracker("tracker.test:1")
     yield
     CredentialStore().forget("tracker.test:1")

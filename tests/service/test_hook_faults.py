@@ -118,7 +118,7 @@ async def test_a_device_is_not_power_cycled_if_that_cannot_be_noted(
 
 
 async def test_a_device_recovers_from_a_failed_hook(tmp_path: Path) -> None:
-    """After ten minutes, here less, the next lease tries again; that is a recovery like others."""
+    """After ten minutes (less in this test), the next lease tries again; a success is a recovery like any other."""
     mended = tmp_path / "mended"
     config = {"devices": [device("sim", before_lease={"command": ["test", "-e", str(mended)]})]}
     async with serve_bench(tmp_path / "agent", config, timing=QUICK) as bench:

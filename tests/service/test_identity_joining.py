@@ -299,7 +299,7 @@ async def test_an_agent_looks_again_whether_its_certificate_ends_soon(tmp_path: 
 
 
 async def test_a_renewed_certificate_is_shown_from_then_on() -> None:
-    """A server need not be restarted: connections of before go on, new ones see the new certificate."""
+    """No server restart is needed: existing connections continue, new ones see the new certificate."""
     shown = [credentials(Role.TRACKER)]
     server = make_server()
     add_fleet_service(server, Answering())

@@ -181,7 +181,7 @@ def test_marks_and_use_of_the_version_before_are_kept(tmp_path: Path) -> None:
 
 
 def test_clients_find_their_leases_and_places_after_the_upgrade(path: Path) -> None:
-    """A repeated request is answered by its lease or its place in the queue, with the terms of before."""
+    """A repeated request is answered by its lease or its place in the queue, with its former terms."""
     state = TrackerState.restore(opened(path), NOW)
     validate(state)
     state.apply(ev.ClientConnected("key1:client-a", "ann@läb"), NOW)

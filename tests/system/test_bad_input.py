@@ -52,7 +52,7 @@ def refused(*words: str, code: int = 2) -> str:
 
 
 def refused_to_serve(*words: str) -> str:
-    """The same of a server, which changes the process that it runs in."""
+    """Run a server that must be refused, in a process of its own, which it changes."""
     done = run_fleet(*words)
     assert "Traceback" not in done.stderr
     return _error(done.returncode, done.stderr, 2)

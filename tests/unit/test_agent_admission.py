@@ -251,7 +251,7 @@ def test_a_new_connection_starts_the_clock_over() -> None:
 
 
 def test_a_machine_that_slept_with_its_tracker_has_its_time_again_once_it_asked() -> None:
-    """The tracker's clock stood still meanwhile: every lease was refused as expired for five minutes."""
+    """The tracker's clock stops during suspend: every lease used to be refused as expired for five minutes."""
     local = LocalClock()
     clock = TrackerClock(local)
     gate = admission(clock)
@@ -268,7 +268,7 @@ def test_a_machine_that_slept_with_its_tracker_has_its_time_again_once_it_asked(
 
 @pytest.mark.parametrize("stood_still_sec", [60.0, 600.0])
 def test_messages_of_long_ago_do_not_bring_a_lease_back(stood_still_sec: float) -> None:
-    """A process that stood still first reads a backlog of messages, as if the tracker's clock had stood still."""
+    """A stalled process first reads a backlog of messages, as if the tracker's clock had stopped."""
     local = LocalClock()
     clock = TrackerClock(local)
     gate = admission(clock)

@@ -23,8 +23,8 @@ def phone(root: Path, file: str = "cpu_capacity") -> Path:
 
 
 @pytest.mark.parametrize("setting", [None, "all"])
-def test_the_option_all_removes_every_artifact(setting: str | None) -> None:
-    """The default pins nothing."""
+def test_all_processors_are_no_restriction(setting: str | None) -> None:
+    """ "all", the default, pins no worker."""
     assert choose_cpus(setting, range(4), where="here") == ()
 
 

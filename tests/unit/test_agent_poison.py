@@ -20,7 +20,7 @@ def suspicion(clock: FakeClock) -> Suspicion:
 
 
 def test_a_program_is_to_blame_if_the_device_turns_unhealthy_while_it_runs(suspicion: Suspicion) -> None:
-    """Once."""
+    """The program is reported once."""
     suspicion.begin("p")
 
     assert suspicion.note_health(is_healthy=True) == ""

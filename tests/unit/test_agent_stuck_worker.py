@@ -55,7 +55,7 @@ async def pool(tmp_path: Path, deaf: DeafToKills) -> AsyncIterator[WorkerPool]:
 
 @pytest.mark.slow
 async def test_a_pool_ends_without_it(pool: WorkerPool) -> None:
-    """A closing agent does not wait for a stopped worker; the keeper ends the worker after the agent has let go."""
+    """A closing agent does not wait for a stopped worker; the keeper ends the worker once its socket is closed."""
     worker = await pool.start_worker(SPEC, lambda _: None)
     assert pool.worker_pids == [worker.pid]
     os.kill(worker.pid, signal.SIGSTOP)  # or it would end by itself with its socket

@@ -63,7 +63,7 @@ def test_a_recovery_during_an_outage_is_told() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([KEPT, LACKING, WORSE]), st.sampled_from(["push", "outage", "flap"]))))
 def test_a_connected_owner_knows_the_newest_state_whatever_was_missed(steps: list[tuple[Booking, str]]) -> None:
-    """No change is lost in an outage, and none is told twice on one stream."""
+    """No change is lost in an outage, and none is reported twice on one stream."""
     notices, seen = watched()
     is_up, told_on_stream = True, list[Booking]()
     for state, kind in steps:

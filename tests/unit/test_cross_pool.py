@@ -229,9 +229,7 @@ with BuildPool(1) as pool:
 
 
 def test_a_failed_worker_start_is_an_error_and_can_be_retried(tmp_path: Path) -> None:
-    """Tasks waited for ever after a moment with too many open files, as at the start; now the start fails and works
-    later.
-    """
+    """With too many open files the start fails, and works later. Tasks used to wait for ever."""
     script = tmp_path / "cramped.py"
     script.write_text(CRAMPED_SCRIPT)
 

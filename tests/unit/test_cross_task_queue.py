@@ -55,7 +55,7 @@ def test_items_of_a_busy_home_are_taken_last() -> None:
 
 
 def test_a_closed_queue_is_drained_before_it_ends() -> None:
-    """Takers that wait are let go."""
+    """Waiting workers get no more items and end."""
     queue: TaskQueue[str] = TaskQueue()
     queue.put("a")
     queue.close()

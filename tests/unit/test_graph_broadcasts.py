@@ -65,7 +65,7 @@ def test_axes_along_which_a_constant_varies_stay() -> None:
 
 @pytest.mark.parametrize("bound", [random_array(*SHAPE), np.ones((1, 4, 1, 1), "float32")])
 def test_constants_that_vary_and_biases_stay_as_they_are(bound: np.ndarray) -> None:
-    """A bias with equal numbers is a bias: other weights must not make another program."""
+    """A bias with equal elements stays a tensor, since other weights must not change the program."""
     assert [bound.shape] == constant_shapes(rewrite(at_most(bound), BROADCASTS))
 
 

@@ -1,4 +1,4 @@
-"""Groups of channels that are no whole vectors are padded, and the padding is never seen."""
+"""Groups of channels that are no whole vectors are padded, and the padding does not reach the outputs."""
 
 from __future__ import annotations
 

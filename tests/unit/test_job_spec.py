@@ -229,7 +229,7 @@ def test_a_strangers_model_takes_no_file_along(place: str, way: str, tmp_path: P
 
 
 def test_a_submitted_job_names_its_fleet_and_its_submitters_account(tmp_path: Path) -> None:
-    """An order of before there were accounts has none."""
+    """Orders from versions without accounts have none."""
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights/w.bin").write_bytes(bytes(4))
     (tmp_path / "m.onnx").write_bytes(model_with("branch", "weights/w.bin").SerializeToString())

@@ -89,7 +89,7 @@ def test_it_gives_a_batch_up_after_two_repeats() -> None:
 
 
 def test_a_device_that_stays_busy_is_not_measured_three_times_for_ever() -> None:
-    """Two batches are repeated in vain, then none until one is calm; the user is notified once."""
+    """Two batches are repeated without success, then none until one is calm; the user is notified once."""
     job = script(*[{"*": BUSY}] * 8, {}, {"*": BUSY}, {})
 
     for name in "abcdefg":

@@ -108,7 +108,7 @@ def pass_time(bench: Bench, sec: float) -> list[ev.Effect]:
     while bench.now < until:
         step = min(100.0, until - bench.now)
         bench.now += step
-        for _ in range(12):  # an event takes up a few due timers
+        for _ in range(12):  # each event processes a few due timers
             effects += bench.state.apply(ev.Tick(), bench.now)
         validate(bench.state)
         for lease in list(bench.state.leases.values()):

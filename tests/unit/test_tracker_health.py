@@ -420,7 +420,7 @@ def test_a_board_without_mark_and_faults_has_no_row_of_health(bench: Bench) -> N
 
 
 def test_a_row_of_health_without_faults_is_read() -> None:
-    """Rows of before had the mark alone."""
+    """Older rows have only the mark."""
     row = ("health devices/a", '{"state":"draining","by":"ann","at_sec":7.0,"reason":"fan","until_sec":null}')
 
     (found,) = entries_of([row], boot=1).health

@@ -130,7 +130,7 @@ INSERT INTO members VALUES ('one', 'pi', 'agent', 1.0, NULL, '', ''), ('two', 'e
 
 @pytest.mark.parametrize(("added", "names"), [("", []), (MEMBERS_OF_VERSION_2, ["pi", "eve"])])
 def test_a_file_of_an_earlier_version_keeps_its_content(added: str, names: list[str], tmp_path: Path) -> None:
-    """Members, tokens and device keys stay; members of before accounts count by their key, also after a restart."""
+    """Members, tokens and device keys stay; members without an account count by their key, also after a restart."""
     with closing(sqlite3.connect(tmp_path / "members.sqlite")) as file:
         file.executescript(VERSION_1)
         file.executescript(added)

@@ -68,7 +68,7 @@ def one_function(text: str, source: str) -> IRModule:
 
     try:
         found = tvm.ir.load_json(text)
-    except Exception as error:  # TVM follows damaged files anywhere
+    except Exception as error:  # TVM may raise any error on damaged files
         raise InvalidRequest(f"{source} is not a module as tvm.ir.save_json writes it") from error
     mod = IRModule({"main": found}) if isinstance(found, PrimFunc) else found
     functions = list(mod.functions.values()) if isinstance(mod, IRModule) else []

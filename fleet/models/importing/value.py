@@ -24,7 +24,7 @@ class ModelFormat(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A model with static shapes. With `others`, one program serves it for each of several."""
+    """A model with static shapes. `others` has further sets of shapes, which the same program serves."""
 
     title: str
     """File name without its ending."""

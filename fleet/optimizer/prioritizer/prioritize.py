@@ -34,7 +34,7 @@ from fleet.optimizer.prioritizer.worth import Estimate, Prospect, estimate, pric
 
 MATTERS = 0.01
 """Share of its job's latency below which a workload of an unknown kind waits for its first batch until that is worth
-one; for one of a kind that gains less, the share is so much larger."""
+one; for a kind with smaller gains, the share is larger in proportion."""
 
 EXPLORATION_PERIOD = 4
 """One in this many batches goes to the workload that has had the fewest. On recorded times the same latency took 4 to
@@ -235,7 +235,7 @@ def _blind_batch(state: WorkloadState, device: DeviceState, latency_sec: float, 
     if price_of(state, device, count).total_sec > left_sec:
         count = min(state.least_batch, count)
     price = price_of(state, device, count)
-    share = state.first_gain / (1 + state.batches) ** 2  # falls with the square of the batches in vain
+    share = state.first_gain / (1 + state.batches) ** 2  # falls with the square of the number of batches without a gain
     share_of_job = _share_of_job(state, latency_sec)
     reason = Reason(
         motive=Motive.FIRST if _is_new(state, latency_sec) else Motive.GAIN,

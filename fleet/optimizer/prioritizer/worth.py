@@ -43,7 +43,7 @@ class Estimate:
     """Gained by the first batch."""
 
     far_share: float
-    """Gained by all that can be looked ahead, whether the job asks for so much or not."""
+    """Gained by all trials that can be looked ahead, even if the job's budget is smaller."""
 
     far_count: int
     """Trials that can be looked ahead."""
@@ -67,7 +67,7 @@ class Price:
 
 
 def price_of(state: WorkloadState, device: DeviceState, count: int) -> Price:
-    """Return the cost of a batch of so many trials."""
+    """Return the cost of a batch by its number of trials."""
     device_sec = state.round_device_sec + count * state.trial_device_sec
     builder_sec = state.round_builder_sec + count * state.trial_builder_sec
     return Price(

@@ -200,7 +200,7 @@ class OptimizerDaemon:
         except FleetError as error:
             return _End(JobState.FAILED, str(error))
         except Exception as error:  # outermost edge of a job, which must not end the others
-            logger.exception("job broke down", extra={"job": job.name})
+            logger.exception("job failed unexpectedly", extra={"job": job.name})
             return _End(JobState.FAILED, f"{type(error).__name__}: {error}; the log of its optimizer says where")
 
     async def _write_end(self, end: _End, job: Job, claim: JobClaim) -> None:

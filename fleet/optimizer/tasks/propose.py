@@ -40,12 +40,12 @@ _OWN_FIRST = 24
 """Number of a workload's records from its own space before MetaSchedule's rules get a share of a batch."""
 
 _RULES_EVERY = 4
-"""From then on they get a part of every so manieth batch, and half of every batch while the best record is theirs: of
-121 trials on three convolutions, none of theirs came within 1.36 of the best."""
+"""From then on, one batch in this many has candidates of the rules, and half of every batch while the best record is
+theirs: of 121 trials on three convolutions, none of theirs came within 1.36 of the best."""
 
 _RULES_PART = 4
-"""As long as the own space is ahead they get a candidate in so many: theirs are written out at length, so that of a
-matrix product four took 85, 220, 330 and 730 ms to build, and those of its own space 40."""
+"""While the own space is ahead, one candidate in this many of such a batch is the rules': theirs are unrolled, so that
+four of a matrix product took 85, 220, 330 and 730 ms to build, and those of its own space 40."""
 
 _CHOSEN_FROM = 2
 """Batches of untried schedules of the own space that the cost model chooses one from, at least. On four operators of

@@ -17,7 +17,7 @@ from fleet.workloads.traces import replay
 from fleet.workloads.workload import module_of
 
 GRID_MOST = 10_000
-"""A space of so many schedules is not searched from end to end."""
+"""Number of schedules from which on a space is not searched exhaustively."""
 
 _DRAWN_FROM = 8
 """Batches of untried schedules of a workload's own space that a batch is drawn from."""

@@ -21,7 +21,7 @@ from fleet.errors import ConfigError, InvalidRequest
 from fleet.library import NewSnapshot
 
 _HELD_OUT = 5
-"""One workload in so many is not trained on: snapshots are compared on it."""
+"""One workload in this many is held out of training: snapshots are compared on it."""
 
 _LEAST_HELD_OUT = 3
 """Workloads to compare on: a model of a dozen workloads says little about others, and one of two says nothing."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tvm.s_tir.schedule import Instruction, LoopRV, Trace
 
 _MOST_GROWN = 2
-"""A tile becomes less than so many times as large: tiles that fit the registers may not fit them then."""
+"""Limit on the growth of a tile: a larger one may not fit the registers."""
 
 
 class Misfit(enum.StrEnum):

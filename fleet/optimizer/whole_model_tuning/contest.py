@@ -90,16 +90,16 @@ def narrowed(contest: Contest, in_place_sec: float) -> Contest:
 
 
 def affordable(share_sec: float, compile_sec: float, measure_sec: float) -> int | None:
-    """Return how many builds are worth compiling beside the decided and the static one.
+    """Return the number of further builds worth compiling, besides the decided and the static one.
 
     Args:
-        share_sec: time limit of all of it [s].
+        share_sec: time limit of the whole comparison [s].
         compile_sec: cost of a build that is compiled beside others [s]. That of the winners is compiled alone, and
             costs about two.
         measure_sec: time of measuring one build [s].
 
     Returns:
-        None: not even the builds that are there can be compared.
+        None if there is no time to compare even the existing builds.
     """
     left_sec = share_sec - 2 * compile_sec - 2 * measure_sec
     return int(left_sec / (compile_sec + measure_sec)) if left_sec >= 0 else None

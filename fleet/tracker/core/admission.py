@@ -37,7 +37,7 @@ _TOO_MUCH = (
     "selector are taken"
 )
 _LISTED_DEVICES = 10
-"""A refusal lists this many of the devices there are."""
+"""Number of existing devices that a refusal lists."""
 
 
 def make_request(

@@ -36,7 +36,8 @@ _LOOK_EACH_SEC = 0.01
 _STEP_SEC = 1e-3
 """Interval of the steps of a round, so that other events get their turn."""
 _AWAY_SEC = 30.0
-"""A device is replaced after its agent was away for so long. Agents reconnect, also after a restart of the tracker."""
+"""A device is replaced after its agent has been away for this time. Agents reconnect, also after a restart of the
+tracker."""
 _MOST_DUE = 8
 """Number of due bookings that one event takes up."""
 _RETRY_SEC = 5.0
@@ -133,7 +134,7 @@ def _set_moment(tables: Tables, booking: PlannedBooking) -> None:
 
 
 def _take_due(tables: Tables) -> None:
-    """Have bookings visited next that have reached a moment."""
+    """Schedule visits of the bookings that have reached the start, the end or a time of notice."""
     table = tables.bookings
     for _ in range(_MOST_DUE):
         if not table.moments or table.moments[0][0] > tables.now_sec:

@@ -270,7 +270,7 @@ class Fence:
     device_name: str
     epoch: int
     nonce: str = ""
-    """Tokens are good with this one only; empty: as before."""
+    """The only valid nonce of tokens; empty if it has not changed."""
     live_lease_name: str = ""
     """With a nonce: this lease continues, whatever its token contains."""
     is_reset: bool = False

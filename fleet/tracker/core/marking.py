@@ -1,7 +1,7 @@
 """Changes of devices' health marks, and the leases that they end. Pure.
 
 The batch lease of a device that closes gives way. Other leases end by themselves, or at the moment that the mark
-states; their holders are told at once.
+states; their holders are notified at once.
 
 Marks outlive their devices, so that a device that comes back is still marked.
 """
@@ -44,7 +44,7 @@ def restore(tables: Tables, health: Iterable[tuple[str, HealthEntry]]) -> None:
             device.fault_count = found.fault_count
             device.is_used = found.is_used if found.fault_count else device.lease is not None
             _apply(tables, device, found.mark, extra_sec=tables.limits.grace_sec)
-    tables.effects.clear()  # no client is connected; each is told when it is
+    tables.effects.clear()  # no client is connected; each is notified when it connects
 
 
 def note_condition(tables: Tables, device: DeviceEntry, is_healthy: bool, reason: str) -> None:

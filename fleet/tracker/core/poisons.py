@@ -1,7 +1,7 @@
 """Programs that killed a device, as agents report them. Pure.
 
-An agent speaks for its own devices only. With too many, the oldest of the device with the most goes, so that one agent
-cannot have those of others forgotten.
+An agent reports programs of its own devices only. When the list is full, the oldest entry of the device with the most
+entries goes, so that no agent can displace the reports of others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fleet.tracker.core.tables import Tables
 
 _TIMER = ("poison",)
 _IGNORED_SEC = 30.0
-"""Reports of a forgotten program are ignored for so long. Agents are told within five seconds."""
+"""Time for which reports of a forgotten program are ignored. Agents get the change within five seconds."""
 
 
 def find(tables: Tables, event: ev.PoisonFound) -> None:

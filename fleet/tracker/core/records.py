@@ -47,8 +47,8 @@ class TrackerLimits:
     max_waiting_per_client: int = 1_000
     """A client that waits for a thousand devices has asked for more than any fleet gives it."""
     max_selectors: int = 512
-    """Different ones that requests wait with, of everybody; those for a single device do not count. The devices for
-    each are at hand: 1 MB where there are 10,000."""
+    """Different ones that requests wait with, of everybody; those for a single device do not count. The matching
+    devices of each are kept in memory: 1 MB with 10,000 devices."""
     max_selectors_per_account: int = 64
     max_sets: int = 256
     """Sets of devices that wait, of everybody. Each is planned anew every second."""

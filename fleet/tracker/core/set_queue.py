@@ -33,7 +33,7 @@ class WaitingSet:
     member_keys: frozenset[Key]
     """Keys of demands to give way."""
     groups: list[Group] = field(default_factory=list)
-    """Group of each selector, as far as they are at hand."""
+    """Group of each selector that has been compared with all devices so far."""
     devices: tuple[str, ...] = ()
     """Held devices, one for each selector; empty while it does not assemble."""
     at_sec: float = math.inf
@@ -48,7 +48,7 @@ class WaitingSet:
 
     @property
     def is_examined(self) -> bool:
-        """True once the groups of all selectors are at hand."""
+        """True once the groups of all selectors exist."""
         return len(self.groups) == self.size
 
     @property

@@ -1,8 +1,8 @@
 """Batch leases that give way to waiting requests. Pure.
 
 A request of a higher class asks one batch lease on a suitable device for its device. So does a batch request of an
-account with less use, once the lease has lasted its slice. The holder is told, and gives the device back at its next
-batch border. One that has not at the end of the grace loses the lease.
+account with less use, once the lease has lasted its slice. The holder is notified, and returns the device after the
+trial under way. At the end of the grace time the lease ends in any case.
 
 So does a mark that closes a device, and a booking. At the moment that the mark states, or at the start of the booking,
 a lease of any class ends.
@@ -44,9 +44,9 @@ def want_for(tables: Tables, request: RequestEntry) -> None:
 
 
 def sweep(tables: Tables) -> None:
-    """Compare batch leases with the requests that wait for their devices, every now and then, in portions.
+    """Compare batch leases with the requests that wait for their devices, at intervals, in portions.
 
-    Called with every event: holders renew their leases, so there is one in time.
+    Called with every event: renewals of leases come often enough to keep the interval.
     """
     if not tables.unswept:
         is_early = tables.now_sec < tables.swept_at_sec + _SWEEP_SEC

@@ -53,7 +53,7 @@ _ENDLESS, _WAIT_SEC = ("WatchLogs",), 0.02
 
 
 async def open_agent(stack: AsyncExitStack, server: grpc.aio.Server, guard: Guard | None = None) -> None:
-    """Have a server answer for an agent with a simulated device and a worker."""
+    """Serve an agent with a simulated device and a worker."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-fuzz-")))
     entry = {"driver": "simulated", "name": "sim", "time_scale": 0.0}
     drivers = make_drivers(parse_config({"devices": [entry]}))

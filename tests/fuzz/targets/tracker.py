@@ -48,7 +48,7 @@ TRACKER_RPCS = (
 )
 """Rpcs by the first byte of an input: new ones come last, or the corpus changes its meaning."""
 _ENDLESS = ("FleetService/WatchFleet",)
-"""Their first answer is all that is waited for."""
+"""Endless streams, of which only the first answer is awaited."""
 
 
 async def open_tracker(stack: AsyncExitStack, server: grpc.aio.Server, guard: Guard | None = None) -> None:

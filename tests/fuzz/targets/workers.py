@@ -178,7 +178,7 @@ def _answers() -> list[bytes]:
         run_cycles=[1, 2],
         operators=measurement_pb2.OperatorProfile(calls=[measurement_pb2.OperatorCall(function="f")], run_secs=[1.0]),
     )
-    # Written by hand: a moment that its text form cannot say. A message would be refused where it is made.
+    # Encoded by hand: a timestamp beyond the range of its JSON form, which the message class refuses.
     call = session_service_pb2.CallResponse(outputs=[_TENSOR, _TENSOR], error_message="no")
     reference = worker_pb2.ReferenceResponse(secs=[1e-3, 1e-3])
     return [
