@@ -75,6 +75,24 @@ def test_the_backlog_serves_batches_during_a_search() -> None:
     assert chosen(job.feed(ev.RoundWanted())) == [("w", list("efgh"))]
 
 
+def test_candidates_are_not_taken_twice_while_they_are_claimed() -> None:
+    """A search that ends before the claim is answered knows nothing of it.
+
+    Before, its candidates entered the backlog and were measured twice, or the job failed with a KeyError.
+    """
+    job = Script()
+    job.find(*"abcdefgh")
+    job.run(ev.RoundWanted())
+    job.run(ev.BatchWanted("w", list("abcd")))
+    job.feed(ev.AheadWanted())
+    assert chosen(job.feed(ev.RoundWanted())) == [("w", list("efgh"))]
+
+    job.feed(ev.Found("w", proposals(*"efghij")))
+    job.run(ev.Proposed("w", proposals(*"efgh")))
+
+    assert [one.digest for one in job.core.workload("w").backlog.candidates] == list("ij")
+
+
 def test_a_backlog_two_batches_old_is_dropped() -> None:
     """Too many results came since: the next batch waits for a search."""
     job = Script()

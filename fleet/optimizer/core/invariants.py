@@ -41,7 +41,7 @@ def _broken_candidates(core: JobCore) -> list[str]:
 def _broken_workloads(core: JobCore) -> list[str]:
     found = []
     progress = core.progress
-    planned = progress.trials_done + sum(len(item.under_way) + item.asked for item in progress.workloads)
+    planned = progress.trials_done + sum(len(item.under_way) + len(item.asked) for item in progress.workloads)
     if planned > progress.trials_total:
         found.append(f"{planned} trials are planned of {progress.trials_total}")
     for item in progress.workloads:

@@ -79,7 +79,7 @@ class Seat:
     def used(self) -> int:
         """Trials done or under way."""
         progress = self.progress
-        return progress.trials_done + sum(len(item.under_way) + item.asked for item in progress.workloads)
+        return progress.trials_done + sum(len(item.under_way) + len(item.asked) for item in progress.workloads)
 
     @property
     def left(self) -> int:

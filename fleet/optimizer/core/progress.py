@@ -126,8 +126,8 @@ class WorkloadProgress:
     search_began_at: int = 0
     """Number of its trials when its newest search began."""
 
-    asked: int = 0
-    """Candidates that are being claimed; 0: none are."""
+    asked: frozenset[str] = frozenset()
+    """Digests of candidates that are being claimed."""
 
     weakness: Weakness | None = None
     """Reason why the check of its candidates' numbers is weak; None: it is strong, or nothing was checked."""

@@ -116,7 +116,7 @@ class Proposals:
                 count=min(self._job.conditions.batch_size, self._trials_left()),
                 seed=self._job.conditions.seed + self._searches,
                 records=_without_old_features(item.records),
-                known=frozenset(item.under_way | item.taken),
+                known=item.asked | item.under_way | item.taken,
                 replayed=tuple(item.replayed),
                 seeds=item.seeds,
                 ahead=self._how_far_ahead(item),
@@ -149,7 +149,8 @@ class Proposals:
         self._job.progress.builders.searches += 1
         self._job.progress.builders.search_sec += event.builder_sec
         item.backlog = Backlog(candidates=event.proposals, made_at=item.search_began_at)
-        item.backlog.drop(item.under_way | item.taken | self._results.measured(event.workload))  # while the search ran
+        known = item.asked | item.under_way | item.taken | self._results.measured(event.workload)
+        item.backlog.drop(known)  # while the search ran
         if not event.proposals:
             item.close(News(topic=Topic.EXHAUSTED))
 
@@ -161,7 +162,7 @@ class Proposals:
         self._job.emit(ev.Claim(item.workload.shash, taken))
         self._job.progress.bid = batch.reason.worth
         self._job.progress.decisions.append(batch)
-        item.asked = len(taken)
+        item.asked = frozenset(one.digest for one in taken)
         item.batches += 1
         item.forecasts.append(batch.expected_share)
 
@@ -187,8 +188,8 @@ class Proposals:
     def propose(self, event: ev.Proposed) -> None:
         """Build candidates that are this job's to measure."""
         item = self._job.workload(event.workload)
-        is_announced = item.asked > 0 and not event.is_static  # with its reason
-        item.asked = 0 if not event.is_static else item.asked
+        is_announced = bool(item.asked) and not event.is_static  # with its reason
+        item.asked = frozenset() if not event.is_static else item.asked
         item.taken |= event.taken
         if not event.is_static:
             item.shared_with = event.shared_with
