@@ -20,6 +20,7 @@ from fleet.cli.options import (
 )
 from fleet.cli.stored import existing_library, naming
 from fleet.cli.tables import make_console, make_table
+from fleet.cli.watching import readable_progress
 from fleet.library import JobState
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -98,16 +99,24 @@ def serve(
 
 @app.command("list")
 def list_(library: LibraryOption = None, json_output: JsonOption = False) -> None:
-    """List the optimizers of a library that are alive, with their numbers of running jobs.
+    """List the optimizers of a library that are alive, with their numbers of running jobs and of builders.
+
+    The number of builders is known while a job runs.
 
     Example: fleet optimizer list
     """
     with existing_library(library) as opened:
         found = opened.queue.optimizers()
-        running = Counter(job.optimizer for job in opened.jobs(None) if job.state is JobState.RUNNING)
+        jobs = [job for job in opened.jobs(None) if job.state is JobState.RUNNING]
+    running = Counter(job.optimizer for job in jobs)
+    builders = {job.optimizer: kind.builder_count for job in jobs for kind in readable_progress(job)}
+
+    def counts(optimizer: str) -> dict[str, int | None]:
+        return {"jobs": running[optimizer], "builders": builders.get(optimizer) or None}
+
     if json_output:
         names = ("name", "tracker", "holder", "host", "pid")
-        rows = [{**{name: getattr(item, name) for name in names}, "jobs": running[item.name]} for item in found]
+        rows = [{**{name: getattr(item, name) for name in names}, **counts(item.name)} for item in found]
         options.print_json({"optimizers": rows})
         return
     if not found:
@@ -115,7 +124,10 @@ def list_(library: LibraryOption = None, json_output: JsonOption = False) -> Non
             f"No optimizer runs for {opened.url}; start one: fleet optimizer serve{naming(opened.url)}"
         )
         return
-    table = make_table("optimizer", "jobs", "tracker", "holder", "process", left=frozenset({"tracker", "holder"}))
+    table = make_table(
+        "optimizer", "jobs", "builders", "tracker", "holder", "process", left=frozenset({"tracker", "holder"})
+    )
     for item in found:
-        table.add_row(item.name, str(running[item.name]), item.tracker, item.holder, f"{item.host}:{item.pid}")
+        numbers = ["-" if count is None else str(count) for count in counts(item.name).values()]
+        table.add_row(item.name, *numbers, item.tracker, item.holder, f"{item.host}:{item.pid}")
     make_console(is_wide=False).print(table)

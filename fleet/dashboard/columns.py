@@ -343,6 +343,20 @@ JOB_COLUMNS: Sequence[Column[JobStatus]] = (
         from_width=70,
     ),
     Column(
+        title="left",
+        cell=lambda job, _: elapsed_text(job.left.expected_sec) if job.left else "-",
+        key=lambda job: _number(job.left.expected_sec if job.left else None),
+        is_number=True,
+        from_width=141,
+    ),
+    Column(
+        title="to gain",
+        cell=lambda job, _: _format(job.rest_share, ".1%"),
+        key=lambda job: _number(job.rest_share),
+        is_number=True,
+        from_width=141,
+    ),
+    Column(
         title="runs",
         cell=lambda job, now_sec: age_text(job.started_at_sec, now_sec),
         key=lambda job: _since(job.started_at_sec),

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.base.local_time import clock_text, moment_text
-from fleet.base.quantities import age_text, elapsed_text, size_text, time_text
+from fleet.base.quantities import age_text, count_text, elapsed_text, size_text, time_text
 from fleet.dashboard import formatting
 from fleet.dashboard.columns import JOB_STATES, STATES, booked_devices, booking_state, state_text
 from fleet.dashboard.explanation import facts_table
@@ -114,9 +114,23 @@ def job_details(job: JobStatus, now_sec: float) -> Table:
             "latency": ", untuned ".join(time_text(us / 1e6 or None, digits=3) for us in (job.best_us, job.untuned_us)),
             "workloads": str(job.workload_count or "-"),
             "now": job.activity or "-",
+            **_rest_facts(job),
+            **_optimizer_facts(job),
             "why": job.decision or "-",
         }
     )
+
+
+def _rest_facts(job: JobStatus) -> dict[str, str]:
+    """Return the remaining time of a search and the gain of its rest, as far as they are known."""
+    parts = [str(job.left)] if job.left else []
+    parts += [f"its next tenth should gain {job.rest_share:.1%}"] if job.rest_share is not None else []
+    return {"left": ", ".join(parts)} if parts else {}
+
+
+def _optimizer_facts(job: JobStatus) -> dict[str, str]:
+    builders = f", {count_text(job.builder_count, 'builder')}" if job.builder_count else ""
+    return {"optimizer": f"{job.optimizer}{builders}"} if job.optimizer else {}
 
 
 def _health_facts(device: DeviceStatus, now_sec: float) -> dict[str, str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TypeVar
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fleet.base.quantities import count_text
 from fleet.dashboard.head import head_line
 from fleet.dashboard.panes import BOOKINGS, DEVICES, JOBS, QUEUE, Choice, Pane
 from fleet.dashboard.sheet import make_sheet
+from fleet.domain.jobs import JobState, JobStatus
 from fleet.domain.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -42,6 +45,7 @@ def render(snapshot: Snapshot, now_sec: float, *, address: str = "", width: int 
         parts += _more(len(snapshot.bookings) - len(booked))
     if snapshot.jobs:
         parts += [Text(), *_table(JOBS, snapshot.jobs[:_SHOWN_JOBS], now_sec, width=width)]
+        parts += [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in optimizer_lines(snapshot.jobs)]
     return Group(*parts)
 
 
@@ -50,6 +54,18 @@ def _table(pane: Pane[T], items: Sequence[T], now_sec: float, *, width: int) -> 
     sheet.header.stylize("dim")
     lines = [sheet.header, *(sheet.line(index) for index in range(len(sheet.names)))]
     return [Text(no_wrap=True, overflow="ellipsis").append_text(line) for line in lines]
+
+
+def optimizer_lines(jobs: Sequence[JobStatus]) -> list[str]:
+    """Return a line for each optimizer with running jobs: "lab1:4711 runs 2 jobs with 8 builders"."""
+    running = [job for job in jobs if job.state is JobState.RUNNING and job.optimizer]
+    counts = Counter(job.optimizer for job in running)
+    builders = {job.optimizer: job.builder_count for job in running}
+    return [
+        f"{name} runs {count_text(counts[name], 'job')}"
+        + (f" with {count_text(builders[name], 'builder')}" if builders[name] else "")
+        for name in sorted(counts)
+    ]
 
 
 def _more(hidden: int) -> list[Text]:

@@ -70,6 +70,18 @@ def gain_factor(priority: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remaining:
+    """Time until the last trial, with its 10 % and 90 % quantiles [s]."""
+
+    from_sec: float
+    expected_sec: float
+    by_sec: float
+
+    def __str__(self) -> str:
+        return f"about {self.expected_sec:.0f} s of search left ({self.from_sec:.0f} to {self.by_sec:.0f})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
     """Status of a tuning run while it runs. The library keeps the lasting record."""
 
@@ -106,6 +118,18 @@ class JobStatus:
 
     holder_note: str = ""
     """Name of the submitter as the client reports it; empty if it equals the certificate's name."""
+
+    left: Remaining | None = None
+    """Expected time until its search ends; None: not known, or not searching."""
+
+    rest_share: float | None = None
+    """Share of the latency that the next tenth of its budget should gain; None: as for `left`."""
+
+    optimizer: str = ""
+    """Host and process id of the optimizer that runs it; empty: `fleet tune` does."""
+
+    builder_count: int = 0
+    """Builders of that optimizer, shared by its jobs; 0: not known."""
 
     @property
     def held_by(self) -> str:

@@ -6,7 +6,8 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from fleet.domain.jobs import Remaining
 
 _BLOCK = 8
 """Results whose time is one sample of the pace: those of a batch come close together."""
@@ -14,18 +15,6 @@ _BLOCK = 8
 _LEAST_BLOCKS = 3
 _QUANTILE = 1.28
 """Standard deviations of a normal distribution between its mean and its 90 % quantile."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remaining:
-    """Time until the last trial, with its 10 % and 90 % quantiles [s]."""
-
-    from_sec: float
-    expected_sec: float
-    by_sec: float
-
-    def __str__(self) -> str:
-        return f"about {self.expected_sec:.0f} s of search left ({self.from_sec:.0f} to {self.by_sec:.0f})"
 
 
 def remaining(results_at_sec: Sequence[float], trials_left: int, *, limit_sec: float = math.inf) -> Remaining | None:

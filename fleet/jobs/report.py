@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, field
 from fleet.base.quantities import count_text
 from fleet.checking.weakness import Weakness
 from fleet.domain.decisions import Reason
-from fleet.domain.jobs import share_done
+from fleet.domain.jobs import Remaining, share_done
 from fleet.domain.measuring import RepeatCount
-from fleet.jobs.remaining import Remaining
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +250,9 @@ class ProgressReport:
 
     selector: str = ""
     """Kind of board."""
+
+    builder_count: int = 0
+    """Builders of its optimizer; 0: not known."""
 
     activity: str = ""
     device: str = ""

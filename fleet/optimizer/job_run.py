@@ -48,7 +48,14 @@ from fleet.optimizer.narrator import narrate
 from fleet.optimizer.profiling.run import why_unfit
 from fleet.optimizer.recall import choose_workloads, recall, traces_of, with_features
 from fleet.optimizer.records_of_others import RecordsOfOthers
-from fleet.optimizer.reporting import report_batches, report_end, report_progress, report_workloads
+from fleet.optimizer.reporting import (
+    report_batches,
+    report_end,
+    report_progress,
+    report_workloads,
+    rest_share,
+    time_left,
+)
 from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.trainer import follow, follow_service
 from fleet.optimizer.whole_model_tuning.placing import Placing
@@ -362,7 +369,13 @@ class JobRun:
             report = report_progress(self.core.progress, elapsed_sec=elapsed_sec, done_before=done_before)
             try:
                 await asyncio.to_thread(
-                    self.entry.tell, replace(report, selector=self.options.selector, notices=tuple(self.notices))
+                    self.entry.tell,
+                    replace(
+                        report,
+                        selector=self.options.selector,
+                        notices=tuple(self.notices),
+                        builder_count=self.shop.builder_count,
+                    ),
                 )
             except FleetError as error:  # the job itself stops when it cannot store a result
                 logger.warning("progress not stored", extra={"job": begun.job.name, "error": str(error)})
@@ -393,6 +406,10 @@ class JobRun:
             workload_count=len(progress.workloads),
             activity=narrate(progress.activity),
             trials_repeated=progress.repeats.count,
+            optimizer=f"{job.host}:{job.pid}" if self.shop.client is not None else "",
+            builder_count=self.shop.builder_count,
+            left=time_left(progress, time.monotonic() - self.started_at) if state is JobState.RUNNING else None,
+            rest_share=rest_share(progress) if state is JobState.RUNNING else None,
             decision="".join(map(str, report_batches(progress, [*progress.decisions][-1:]))),
         )
 

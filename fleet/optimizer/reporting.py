@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from fleet.jobs.remaining import Remaining, remaining
+from fleet.domain.jobs import Remaining
+from fleet.jobs.remaining import remaining
 from fleet.jobs.report import DecisionReport, EndReport, OptionReport, PlacedReport, ProgressReport, WorkloadReport
 from fleet.optimizer.core.progress import JobProgress, Phase, WorkloadProgress
 from fleet.optimizer.narrator import narrate, reason_text, rest_text
@@ -15,7 +16,6 @@ from fleet.optimizer.whole_model_tuning.contest import Placed
 
 def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: int = 0) -> ProgressReport:
     """Summarise a running job."""
-    is_searching = progress.phase is Phase.SEARCH
     return ProgressReport(
         activity=narrate(progress.activity),
         device=progress.device_name,
@@ -27,17 +27,25 @@ def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: i
         charged_sec=progress.charged_sec,
         elapsed_sec=elapsed_sec,
         search_sec=progress.search_sec if math.isfinite(progress.search_sec) else None,
-        left=_left(progress, elapsed_sec) if is_searching else None,
-        rest_share=progress.rest.share if is_searching and progress.rest is not None else None,
+        left=time_left(progress, elapsed_sec),
+        rest_share=rest_share(progress),
         workloads=report_workloads(progress),
         decisions=report_batches(progress, progress.decisions),
         plan=report_batches(progress, progress.planned),
     )
 
 
-def _left(progress: JobProgress, elapsed_sec: float) -> Remaining | None:
+def time_left(progress: JobProgress, elapsed_sec: float) -> Remaining | None:
+    """Return the expected time until the search ends; None if it is not known, or before and after the search."""
+    if progress.phase is not Phase.SEARCH:
+        return None
     trials_left = progress.trials_total - progress.trials_done
     return remaining(progress.results_at_sec, trials_left, limit_sec=max(0.0, progress.search_sec - elapsed_sec))
+
+
+def rest_share(progress: JobProgress) -> float | None:
+    """Return the share of the latency that the next tenth of the budget should gain; None as for `time_left`."""
+    return progress.rest.share if progress.phase is Phase.SEARCH and progress.rest is not None else None
 
 
 def report_end(progress: JobProgress) -> EndReport | None:

@@ -40,6 +40,11 @@ class Workshop:
     """None: connect to the tracker that the job names, or start a fleet for this machine."""
 
     @property
+    def builder_count(self) -> int:
+        """Number of builders; of those on other machines, the number of machines."""
+        return self.pool.size if self.courier is None else len(self.builders.hosts)
+
+    @property
     def courier(self) -> ClusterCourier | None:
         """Courier of the builders' artifacts; None: they are made here."""
         return ClusterCourier(self.builders) if isinstance(self.builders, DaskPool) else None

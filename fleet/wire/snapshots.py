@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from fleet.base.text import sendable
-from fleet.domain.jobs import JobState, JobStatus
+from fleet.domain.jobs import JobState, JobStatus, Remaining
 from fleet.domain.snapshot import Snapshot
 from fleet.v1 import fleet_service_pb2, job_pb2
 from fleet.wire.bookings import booking_from_proto, booking_to_proto
 from fleet.wire.devices import device_from_proto, device_to_proto
 from fleet.wire.leases import lease_from_proto, lease_to_proto, request_from_proto, request_to_proto
-from fleet.wire.times import optional_timestamp, timestamp, timestamp_sec
+from fleet.wire.times import duration_sec, optional_duration, optional_timestamp, timestamp, timestamp_sec
 
 _STATES: Mapping[JobState, job_pb2.JobState] = {
     JobState.QUEUED: job_pb2.JOB_STATE_QUEUED,
@@ -42,11 +43,18 @@ def job_to_proto(job: JobStatus) -> job_pb2.Job:
         trials_repeated=job.trials_repeated,
         decision=sendable(job.decision),
         share_done=job.share_done,
+        left=optional_duration(job.left.expected_sec if job.left else None),
+        left_from=optional_duration(job.left.from_sec if job.left else None),
+        left_by=optional_duration(job.left.by_sec if job.left else None),
+        rest_share=job.rest_share,
+        optimizer=sendable(job.optimizer),
+        builder_count=job.builder_count,
     )
 
 
 def job_from_proto(message: job_pb2.Job) -> JobStatus:
     """Read a job. A state known only to newer peers becomes RUNNING."""
+    has_rest = message.HasField("rest_share")
     return JobStatus(
         name=message.name,
         title=message.title,
@@ -64,6 +72,19 @@ def job_from_proto(message: job_pb2.Job) -> JobStatus:
         trials_repeated=message.trials_repeated,
         decision=message.decision,
         share_done=min(1.0, max(0.0, message.share_done)),  # in this order, so that no NaN passes
+        optimizer=message.optimizer,
+        builder_count=message.builder_count,
+        left=_left_of(message) if message.HasField("left") else None,
+        rest_share=max(0.0, message.rest_share) if math.isfinite(message.rest_share) and has_rest else None,
+    )
+
+
+def _left_of(message: job_pb2.Job) -> Remaining:
+    expected_sec = max(0.0, duration_sec(message.left))
+    return Remaining(
+        from_sec=min(expected_sec, max(0.0, duration_sec(message.left_from))),
+        expected_sec=expected_sec,
+        by_sec=max(expected_sec, duration_sec(message.left_by)),
     )
 
 

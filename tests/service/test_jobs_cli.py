@@ -143,18 +143,25 @@ def test_a_job_that_could_never_run_is_not_stored(path: str, model: Path, words:
 
 
 def test_the_optimizers_of_a_library_are_listed(path: str) -> None:
-    """The list shows the fleet and the number of running jobs of each."""
+    """The list shows the fleet, and the numbers of running jobs and of builders of each; one without jobs has none."""
     with Library.open(path) as library:
         none = fleet("optimizer", "list", "--library", path)[2]
         name = library.queue.register(tracker="boards:9290", holder="me@here")
         library.queue.submit(title="m", spec={})
-        library.queue.take(name)
+        job = library.queue.take(name)
+        assert job is not None
+        library.queue.tell(job.name, name, {"kinds": [to_plain(ProgressReport(builder_count=3))]})
+        idle = library.queue.register(tracker="boards:9290", holder="me@here")
 
     assert f"fleet optimizer serve --library {path}" in none
     found = json.loads(fleet("optimizer", "list", "--library", path, "--json")[1])["optimizers"]
 
-    assert [(item["name"], item["tracker"], item["jobs"]) for item in found] == [(name, "boards:9290", 1)]
-    assert name in fleet("optimizer", "list", "--library", path)[1]
+    assert [(item["name"], item["tracker"], item["jobs"], item["builders"]) for item in found] == [
+        (name, "boards:9290", 1, 3),
+        (idle, "boards:9290", 0, None),
+    ]
+    listed = fleet("optimizer", "list", "--library", path)[1]
+    assert [line.split()[:3] for line in listed.splitlines()[-2:]] == [[name, "1", "3"], [idle, "0", "-"]]
 
 
 def test_an_optimizer_serves_no_other_machine_unasked(path: str) -> None:

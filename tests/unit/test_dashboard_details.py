@@ -13,10 +13,11 @@ from textual.color import Color
 from fleet.dashboard.actions import CancelJob, CancelRequest, Revoke
 from fleet.dashboard.head import away_line, head_line, keys_line
 from fleet.dashboard.keys import ALL_KEYS, FILTER_HINTS, hints
+from fleet.dashboard.panes import JOBS
 from fleet.dashboard.plain_signs import PlainSigns
 from fleet.dashboard.selection import action_for, details_of
 from fleet.domain.devices import DeviceState, DeviceStatus, Inventory, Telemetry
-from fleet.domain.jobs import JobState, JobStatus
+from fleet.domain.jobs import JobState, JobStatus, Remaining
 from fleet.domain.leases import Lease, LeaseTerms, PendingRequest
 from fleet.domain.snapshot import Snapshot
 from tests.unit.test_dashboard_view import NOW_SEC, busy_fleet
@@ -107,6 +108,21 @@ def test_a_jobs_details_have_the_prioritizers_reason() -> None:
     text = text_of(details_of(JobStatus(name="jobs/1", decision=why), Snapshot(), NOW_SEC))
 
     assert why in " ".join(text.split())
+
+
+def test_a_jobs_details_have_its_remaining_time_and_gain() -> None:
+    """As `fleet tune` shows them; wide tables have both as columns, and a job that does not search has neither."""
+    left = Remaining(from_sec=50.0, expected_sec=61.0, by_sec=90.0)
+    job = JobStatus(name="jobs/1", left=left, rest_share=0.0123)
+
+    text = " ".join(text_of(details_of(job, Snapshot(), NOW_SEC)).split())
+    [left_cell, gain_cell] = [
+        str(column.cell(job, NOW_SEC)) for column in JOBS.columns if column.title in ("left", "to gain")
+    ]
+
+    assert "about 61 s of search left (50 to 90), its next tenth should gain 1.2%" in text
+    assert (left_cell, gain_cell) == ("1 min", "1.2%")
+    assert "left" not in text_of(details_of(JobStatus(name="jobs/1"), Snapshot(), NOW_SEC))
 
 
 def test_available_actions_name_their_object() -> None:

@@ -164,3 +164,19 @@ def test_numbers_in_names_are_sorted_as_numbers() -> None:
     names = ["pi-10", "pi-2", "pi-2-b", "box", "pi"]
 
     assert sorted(names, key=formatting.natural_key) == ["box", "pi", "pi-2", "pi-2-b", "pi-10"]
+
+
+def test_optimizers_are_listed_under_the_jobs() -> None:
+    """Each with its running jobs and builders; `fleet tune` is none, and ended jobs do not count."""
+    jobs = (
+        JobStatus(name="jobs/1", optimizer="lab1:17", builder_count=4),
+        JobStatus(name="jobs/2", optimizer="lab1:17", builder_count=4),
+        JobStatus(name="jobs/3", optimizer="lab0:9"),
+        JobStatus(name="jobs/4", optimizer="lab2:5", state=JobState.FINISHED),
+        JobStatus(name="jobs/5"),
+    )
+
+    text = text_of(Snapshot(jobs=jobs), 100)
+
+    assert text.rstrip().endswith("lab0:9 runs 1 job\nlab1:17 runs 2 jobs with 4 builders")
+    assert "lab2" not in text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from fleet.jobs.remaining import Remaining, remaining
+from fleet.domain.jobs import Remaining
+from fleet.jobs.remaining import remaining
 
 
 def test_a_steady_pace_leaves_no_spread() -> None:

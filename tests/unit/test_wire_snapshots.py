@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fleet.domain.bookings import Booking
 from fleet.domain.devices import DeviceState, DeviceStatus, Inventory, RuntimeKind, Telemetry
-from fleet.domain.jobs import JobState, JobStatus
+from fleet.domain.jobs import JobState, JobStatus, Remaining
 from fleet.domain.leases import Lease, LeaseClass, LeaseTerms, PendingRequest
 from fleet.domain.narrowing import ClauseCount
 from fleet.domain.snapshot import Snapshot
@@ -103,6 +103,7 @@ bookings = st.builds(
     leased_count=counts,
     missing_device_names=st.lists(st.text(), max_size=3).map(tuple),
 )
+whole_secs = st.integers(0, 10**6).map(float)
 jobs = st.builds(
     JobStatus,
     name=st.text(),
@@ -110,6 +111,13 @@ jobs = st.builds(
     state=st.sampled_from(JobState),
     started_at_sec=moments,
     share_done=st.floats(0, 1),
+    left=st.none()
+    | st.tuples(whole_secs, whole_secs, whole_secs)
+    .map(sorted)
+    .map(lambda secs: Remaining(from_sec=secs[0], expected_sec=secs[1], by_sec=secs[2])),
+    optimizer=st.text(),
+    builder_count=counts,
+    rest_share=st.none() | st.floats(0, 10),
 )
 
 

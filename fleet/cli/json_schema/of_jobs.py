@@ -87,6 +87,8 @@ class Optimizer(TypedDict):
     host: str
     pid: int
     jobs: int
+    builders: int | None
+    """None while it runs no job."""
 
 
 class Optimizers(TypedDict):
