@@ -158,11 +158,15 @@ def make_terms(selector: str | LeaseTerms, **keywords: Unpack[LeaseKeywords]) ->
     """Return checked terms from the arguments of a caller. Keywords beside terms replace their values.
 
     Raises:
-        InvalidRequest: a selector or account is malformed, or a length of time, the priority or the bid is out of
-            bounds.
+        InvalidRequest: a selector or account is malformed, the class is unknown, or a length of time, the priority or
+            the bid is out of bounds.
     """
     terms = selector if isinstance(selector, LeaseTerms) else LeaseTerms(selector=selector)
     terms = replace(terms, **keywords)
+    if terms.lease_class not in tuple(LeaseClass):
+        raise InvalidRequest(
+            f"class {terms.lease_class} of a request is unknown; choose one of {', '.join(LeaseClass)}"
+        )
     if not 0 <= terms.bid < math.inf:
         raise InvalidRequest(f"the bid of a request is a number of at least zero, not {terms.bid}")
     for name, sec in (("ttl_sec", terms.ttl_sec), ("max_sec", terms.max_sec)):

@@ -62,6 +62,7 @@ def test_terms_are_read_once() -> None:
         ("cpu", {"bid": -1.0}, "at least zero"),
         (LeaseTerms(selector="cpu", also=("cpu",)), {"booking": "t3"}, "one by one"),
         ("cpu", {"bid": math.nan}, "at least zero"),
+        ("cpu", {"lease_class": "urgent"}, "class urgent of a request is unknown; choose one of interactive, normal"),
     ],
 )
 def test_invalid_lease_terms_are_refused_by_the_client(
