@@ -21,6 +21,8 @@ from tests.chaos.summary import shown, shown_finding, summarize
 
 _KEPT_IN = Path("build/chaos")
 _LAST_LINES = 15
+_PACKAGES = {"ip": "iproute2", "unshare": "util-linux"}
+"""Debian packages of the commands that make namespaces."""
 
 
 def main() -> int:
@@ -31,6 +33,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--keep", type=Path, help="an empty folder for all logs, which stay there")
     given = parser.parse_args()
+    if missing := [f"{name} (package {package})" for name, package in _PACKAGES.items() if shutil.which(name) is None]:
+        parser.error(f"install {' and '.join(missing)}: the fleet runs in namespaces of its own")
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     with tempfile.TemporaryDirectory(prefix="fleet-chaos-") as temporary:
         folder = given.keep or Path(temporary)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +24,15 @@ AGENTS, CLIENTS, DEVICES = ("agent-0", "agent-1"), ("client-0",), ("a-0", "b-0")
 
 def kinds(history: Sequence[Event]) -> set[str]:
     return set(summarize(SEED, history, []).faults)
+
+
+def test_a_machine_without_the_commands_for_namespaces_is_told_their_packages(tmp_path: Path) -> None:
+    """Before, it was a traceback after "sh: 1: ip: not found"."""
+    words = [sys.executable, "-m", "tests.chaos", "--minutes", "0.01"]
+    done = subprocess.run(words, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert "install ip (package iproute2) and unshare (package util-linux)" in done.stderr
 
 
 @pytest.mark.slow
