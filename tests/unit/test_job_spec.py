@@ -174,7 +174,7 @@ def test_the_names_of_autotvms_tuners_are_known(name: str) -> None:
     ("name", "instead"), [("xgb_rank", "use 'xgb'"), ("droplet", "use 'evolutionary'"), ("gridserch", "'gridsearch'")]
 )
 def test_an_unknown_strategy_is_refused_with_the_alternative(name: str, instead: str) -> None:
-    """A name that AutoTVM knows, or one with a slip."""
+    """A name from AutoTVM, or one with a typo."""
     with pytest.raises(InvalidRequest, match=instead):
         strategy_of(name)
 
