@@ -1,4 +1,4 @@
-"""Collects the records of a small lab whose device the packaged model does not know: SSE code, and no AVX.
+"""Collects the records of a small lab with a device that the packaged model does not know: SSE code, and no AVX.
 
     python -m benchmarks.cost_data.small_lab --work-dir build/small-lab
 
