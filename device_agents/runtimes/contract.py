@@ -7,7 +7,7 @@ that must not have threads.
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fleet.domain.measuring import Call, ErrorKind, Measurement, Tensor, Trial
 
@@ -53,6 +53,14 @@ class Runtime(Protocol):
         Raises:
             NotProvable: this runtime cannot prove times.
         """
+
+
+@runtime_checkable
+class ServesRpc(Protocol):
+    """A runtime that also serves clients of TVM's RPC protocol."""
+
+    def serve_rpc(self, connection_fd: int) -> None:
+        """Serve one session on a connected socket, after the greeting, and close it. Return when the client does."""
 
 
 class CandidateFailed(Exception):

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from device_agents.runtimes import rpc_session
 from device_agents.runtimes.arguments import bad_argument, check_content, wanted_back
 from device_agents.runtimes.contract import CandidateFailed, classify
 from device_agents.runtimes.evaluating import TimeRepeats, Timing, for_single_calls, push_out, run_schedule
@@ -187,6 +188,9 @@ class TvmRuntime:
             load=load,
             call_nothing=(lambda: None) if nothing is None else partial(nothing, *tensors),
         )
+
+    def serve_rpc(self, connection_fd: int) -> None:
+        rpc_session.serve(connection_fd)
 
     def _prepare(self, libraries: Sequence[str]) -> None:
         """Load the device's libraries in addition to TVM's runtime."""

@@ -34,6 +34,7 @@ class Kind:
 
 _CALLS, _UPLOADS = Kind("calls", 4), Kind("uploads", 8)
 _MEASURES, _LOGS = Kind("Measure streams", 4, waits=False), Kind("WatchLogs streams", 8, waits=False)
+_TUNNELS = Kind("Tunnel streams", 2)
 _CONTROL = Kind("control calls", 4)
 _KINDS: Mapping[str, Kind] = {
     "Call": _CALLS,
@@ -45,6 +46,7 @@ _KINDS: Mapping[str, Kind] = {
     "PutArtifact": _UPLOADS,
     "Measure": _MEASURES,
     "WatchLogs": _LOGS,
+    "Tunnel": _TUNNELS,
 }
 """Kinds by method. All other methods are control calls, which never wait for candidates."""
 

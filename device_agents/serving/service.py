@@ -157,6 +157,14 @@ class SessionService:
                 for chunk in cut([answer], lambda size, part: pb.ProveInPiecesResponse(size_bytes=size, piece=part)):
                     yield chunk
 
+    async def tunnel(
+        self, requests: AsyncIterator[pb.TunnelRequest], context: CallContext
+    ) -> AsyncIterator[pb.TunnelResponse]:
+        session = await self._enter(context)
+        async with contextlib.aclosing(session.tunnel(request.content async for request in requests)) as pieces:
+            while (piece := await session.life.until_ended(anext(pieces, None))) is not None:
+                yield pb.TunnelResponse(content=piece)
+
     async def program(self, request: pb.ProgramRequest, context: CallContext) -> pb.ProgramResponse:
         session = await self._enter(context)
         return await session.life.until_ended(session.program(request))

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from device_agents.serving.observation import Observation
 from device_agents.serving.proving import prove
 from device_agents.serving.referee import Referee
 from device_agents.serving.store import ArtifactStore, Incoming
+from device_agents.serving.tunnel import carry
 from device_agents.serving.worker_slot import WorkerSlot
 from device_agents.workers.answers import bound_of_call, bound_of_trial
 from device_agents.workers.contents import CALL_CONTENT, Buffer, CallAnswer, order_of, without_contents
@@ -37,7 +38,7 @@ from fleet.base.text import sanitize_lines
 from fleet.domain.measuring import ErrorKind, check_runs
 from fleet.domain.proving import Proof, ProofVerdict
 from fleet.domain.tokens import Claims
-from fleet.errors import DeviceError, FleetError, InvalidRequest, NotProgrammable
+from fleet.errors import DeviceError, DeviceFaulted, FleetError, InvalidRequest, NotProgrammable
 from fleet.v1 import measurement_pb2, session_service_pb2, worker_pb2
 from fleet.wire.measurements import (
     call_timeout_sec,
@@ -229,6 +230,21 @@ class Session:
         async with self.device.turn, self.device.quiet(), self._worker_apart() as worker:
             proof = await self._prove_in(worker, request, path)
         return proof_to_proto(replace(proof, message=sanitize_lines(proof.message)))
+
+    async def tunnel(self, contents: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        """Serve one session of TVM's RPC protocol in a separate worker, see `device_agents.serving.tunnel`.
+
+        Raises:
+            DeviceError: no worker can be started, or it failed.
+            InvalidRequest: this device serves no such sessions.
+        """
+        async with self.device.turn:
+            health = await self.device.health()
+            if not health.is_healthy:
+                raise DeviceFaulted(health.reason)
+            async with self._worker_apart() as worker, contextlib.aclosing(carry(worker, contents)) as pieces:
+                async for piece in pieces:
+                    yield piece
 
     async def program(self, request: session_service_pb2.ProgramRequest) -> session_service_pb2.ProgramResponse:
         """Program the fabric.

@@ -26,6 +26,7 @@ from device_agents.workers.link import WorkerLink
 from device_agents.workers.output import OutputPipe, native_exception
 from fleet.base.text import sanitize_lines
 from fleet.domain.measuring import ErrorKind
+from fleet.errors import InvalidRequest
 from fleet.v1 import session_service_pb2, worker_pb2
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ _Parse: TypeAlias = Callable[[bytearray], worker_pb2.WorkerResponse]
 _EXIT_GRACE_SEC = 0.5
 """Time for a worker with a closed socket to end by itself, so that its own signal is reported."""
 
+_RPC_START_SEC = 30.0
 _TAIL_CHARS = 1500
 
 
@@ -151,6 +153,29 @@ class WorkerHandle:
         response = await self._exchange(request, timeout_sec, bound, parse)
         return response.call, tuple(outputs)
 
+    async def serve_rpc(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Start a session of TVM's RPC protocol, and return its bytes. The worker takes no other request afterwards.
+
+        Raises:
+            WorkerLost: the worker crashed or hung.
+            InvalidRequest: its runtime serves no such sessions.
+        """
+        request = worker_pb2.WorkerRequest(rpc_session=worker_pb2.RpcSession())
+        response = await self.exchange(request.SerializeToString(), _RPC_START_SEC)
+        if response.rpc_session.impossible:
+            raise InvalidRequest(response.rpc_session.impossible)
+        self.has_run_candidates = True
+        try:
+            return self._link.as_stream()
+        except ConnectionError:
+            raise await self._explain() from None
+
+    async def failure(self) -> WorkerLost | None:
+        """Wait for the end of a worker that closed its socket, and return its failure; None if it ended by itself."""
+        lost = await self._explain()
+        is_own_end = self._exited.done() and self._exited.result() == Exit()
+        return None if is_own_end and not self._excess.done() else lost
+
     async def _exchange(
         self, request: bytes | Sequence[Buffer], timeout_sec: float, bound: AnswerBound, parse: _Parse
     ) -> worker_pb2.WorkerResponse:
@@ -195,8 +220,7 @@ class WorkerHandle:
         await asyncio.wait((answer, self._excess), timeout=timeout_sec, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
             if self._excess.done():
-                excess = self._excess.result()
-                raise WorkerLost(excess.kind, self._with_tail(excess.message))
+                raise self._exceeded()
             raise WorkerLost(ErrorKind.TIMEOUT, self._with_tail(f"took longer than {timeout_sec:g} s"))
         try:
             content = answer.result()
@@ -223,8 +247,14 @@ class WorkerHandle:
                 return
             await asyncio.sleep(SAMPLE_SEC)
 
+    def _exceeded(self) -> WorkerLost:
+        excess = self._excess.result()
+        return WorkerLost(excess.kind, self._with_tail(excess.message))
+
     async def _explain(self) -> WorkerLost:
         """Return why the socket closed."""
+        if self._excess.done():
+            return self._exceeded()
         await asyncio.wait((self._exited,), timeout=_EXIT_GRACE_SEC)
         if self._family.is_worker_gone:
             # The keeper reports the end, and may have to wait for a processor on a busy board.

@@ -12,6 +12,9 @@ from device_agents.machine.frames import HEADER, MAX_FRAME_BYTES, BrokenFrame, p
 _WRITE_BYTES = 1024 * 1024
 """Largest write: the transport copies the part that the socket does not accept at once."""
 
+_STREAM_BYTES = 128 * 1024
+"""A stream stops reading from the worker at twice this."""
+
 
 class WorkerLink(asyncio.Protocol):
     """Made by `connect`. Responses are frames, see device_agents/machine/frames.py."""
@@ -63,6 +66,20 @@ class WorkerLink(asyncio.Protocol):
         else:
             answer.set_exception(ConnectionResetError("the worker closed its connection"))
         return answer
+
+    def as_stream(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Hand the socket over to a pair of streams, after the last response.
+
+        Raises:
+            ConnectionResetError: the worker closed its connection.
+        """
+        if self._transport is None or not self.is_open:
+            raise ConnectionResetError("the worker closed its connection")
+        reader = asyncio.StreamReader(limit=_STREAM_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        return reader, asyncio.StreamWriter(self._transport, protocol, reader, asyncio.get_running_loop())
 
     def close(self) -> None:
         """Close the socket. Idempotent."""

@@ -29,6 +29,7 @@ from device_agents.runtimes.contract import (
     OUT_OF_MEMORY_EXIT_CODE,
     CandidateFailed,
     Runtime,
+    ServesRpc,
     WorkerEnd,
     classify,
 )
@@ -125,9 +126,13 @@ def serve(connection: socket.socket, runtime: Runtime) -> None:
         if content is None:
             return
         request = worker_pb2.WorkerRequest.FromString(content)
-        is_proof = request.WhichOneof("kind") == "proof"
-        response = proofs.answer(request.proof, request.artifact_path) if is_proof else answer(request, runtime)
-        connection.sendall(format_frame(response.SerializeToString()))
+        kind = request.WhichOneof("kind")
+        if kind == "rpc_session" and isinstance(runtime, ServesRpc):
+            _send(connection, worker_pb2.WorkerResponse(rpc_session=worker_pb2.RpcSessionResponse()))
+            runtime.serve_rpc(connection.detach())
+            return
+        response = proofs.answer(request.proof, request.artifact_path) if kind == "proof" else answer(request, runtime)
+        _send(connection, response)
         if response.is_last:
             return
 
@@ -137,6 +142,9 @@ def answer(request: worker_pb2.WorkerRequest, runtime: Runtime) -> worker_pb2.Wo
     match request.WhichOneof("kind"):
         case "reference":
             return worker_pb2.WorkerResponse(reference=worker_pb2.ReferenceResponse(secs=_reference_secs(runtime)))
+        case "rpc_session":
+            impossible = "this device serves no sessions of TVM's RPC protocol; lease it with a client of the fleet"
+            return worker_pb2.WorkerResponse(rpc_session=worker_pb2.RpcSessionResponse(impossible=impossible))
         case "call":
             return _answer_call(request.call, request.artifact_path, runtime)
         case _:
@@ -184,6 +192,10 @@ def _reference_secs(runtime: Runtime) -> list[float]:
     except Exception as error:  # noqa: BLE001 - outermost edge of the reference kernel, which must cost no candidate
         sys.stderr.write(f"the reference kernel failed: {error}\n")
         return [math.nan]
+
+
+def _send(connection: socket.socket, response: worker_pb2.WorkerResponse) -> None:
+    connection.sendall(format_frame(response.SerializeToString()))
 
 
 def _receive(connection: socket.socket, size: int) -> bytes | None:

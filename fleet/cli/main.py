@@ -47,6 +47,7 @@ _GROUPS = {
         "run": "Run an artifact once",
         "program": "Load a bitstream",
         "targets": "List boards to build for",
+        "gateway": "Serve stock TVM clients",
     },
     "Share devices": {
         "status": "Watch the fleet, live",
@@ -151,9 +152,7 @@ def _overview() -> str:
     rows = (f"{one:{_COLUMN}}{other}".rstrip() for one, other in itertools.zip_longest(left, right, fillvalue=""))
     return (
         "Usage: fleet [--tracker HOST:PORT] [--format json] [--log-level LEVEL] COMMAND\n"
-        "Share devices and tune tensor programs. Begin with: fleet tune model.onnx\n"
-        + "\n".join(rows)
-        + "\nfleet help COMMAND, or fleet COMMAND -h, shows its options and an example.\n"
+        "Begin with: fleet tune model.onnx. Options and an example: fleet help COMMAND\n" + "\n".join(rows) + "\n"
     )
 
 

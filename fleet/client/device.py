@@ -254,6 +254,22 @@ class Device:
                 self._put_digests.clear()
             raise
 
+    def tunnel(self, contents: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+        """Carry one session of TVM's RPC protocol, without its greeting, to a fresh worker of the device.
+
+        Args:
+            contents: bytes of TVM's client, in pieces of at most 128 KiB. Their end ends the session.
+
+        Yields:
+            The worker's bytes; first nothing, once it is ready.
+
+        Raises:
+            InvalidRequest: the device serves no such sessions.
+            DeviceError: the worker crashed, hung or exceeded a limit.
+            LeaseExpired, LeaseRevoked: the lease ended.
+        """
+        return self._session.tunnel(contents)
+
     async def prove(
         self, artifact: Artifact, args: Sequence[ProofArgument], claimed_sec: float, *, answers: int = 2
     ) -> Proof:

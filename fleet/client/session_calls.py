@@ -27,7 +27,7 @@ from fleet.identity.credentials import agent_name
 from fleet.v1 import session_service_pb2
 from fleet.wire.measurements import call_to_proto, error_kind_from_proto, tensor_from_proto
 from fleet.wire.proofs import proof_from_proto, proof_order_to_proto
-from fleet.wire.rpc import from_rpc_error, make_channel
+from fleet.wire.rpc import from_rpc_error, make_channel, read_next
 from fleet.wire.stubs import session_service_stub
 from fleet.wire.times import duration
 from fleet.wire.tokens import TOKEN_HEADER
@@ -156,6 +156,23 @@ class SessionCalls:
             finally:
                 call.cancel()
                 await stream.close()
+
+    async def tunnel(self, contents: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+        """Carry a session of TVM's RPC protocol: yield the device's bytes, first nothing once it is ready.
+
+        Args:
+            contents: the client's bytes, in pieces of at most `TUNNEL_BYTES`.
+        """
+        call = self._stub.tunnel(None, metadata=self._metadata())
+        sending = asyncio.create_task(_send_through(call, contents), name=f"fleet tunnel {self._name}")
+        with self._watched(call):
+            try:
+                while (response := await read_next(call)) is not None:
+                    yield response.content
+            finally:
+                call.cancel()
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
 
     async def call(self, call: Call) -> list[Tensor]:
         """Run a function once and return its outputs.
@@ -289,6 +306,16 @@ class SessionCalls:
                 "its agent may be restarting, try again or take another device"
             )
         return found
+
+
+async def _send_through(
+    call: grpc.aio.StreamStreamCall[session_service_pb2.TunnelRequest, session_service_pb2.TunnelResponse],
+    contents: AsyncIterable[bytes],
+) -> None:
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader reports it
+        async for content in contents:
+            await call.write(session_service_pb2.TunnelRequest(content=content))
+        await call.done_writing()
 
 
 def failure(kind: ErrorKind, message: str, signal: int, device_name: str) -> MeasurementError:

@@ -70,6 +70,7 @@ RULES: Mapping[str, Rule] = {
     "SessionService.CallInPieces": Rule(roles=_USERS),
     "SessionService.Prove": Rule(roles=_USERS),
     "SessionService.ProveInPieces": Rule(roles=_USERS),
+    "SessionService.Tunnel": Rule(roles=_USERS),
     "SessionService.Program": Rule(roles=_USERS),
     "SessionService.WatchLogs": Rule(roles=_USERS),
     "SessionService.MakeUploadTicket": Rule(roles=_USERS),

@@ -27,7 +27,7 @@ from fleet.v1 import session_service_pb2 as fleet_dot_v1_dot_session__service__p
 from fleet.v1 import tensor_pb2 as fleet_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66leet/v1/worker.proto\x12\x08\x66leet.v1\x1a\x1a\x66leet/v1/measurement.proto\x1a\x1e\x66leet/v1/session_service.proto\x1a\x15\x66leet/v1/tensor.proto\"\xd9\x01\n\rWorkerRequest\x12+\n\x07measure\x18\x01 \x01(\x0b\x32\x18.fleet.v1.MeasureRequestH\x00\x12%\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32\x15.fleet.v1.CallRequestH\x00\x12/\n\treference\x18\x04 \x01(\x0b\x32\x1a.fleet.v1.ReferenceRequestH\x00\x12$\n\x05proof\x18\x05 \x01(\x0b\x32\x13.fleet.v1.ProofStepH\x00\x12\x15\n\rartifact_path\x18\x03 \x01(\tB\x06\n\x04kind\"\xdf\x01\n\x0eWorkerResponse\x12,\n\x0bmeasurement\x18\x01 \x01(\x0b\x32\x15.fleet.v1.MeasurementH\x00\x12&\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32\x16.fleet.v1.CallResponseH\x00\x12\x30\n\treference\x18\x03 \x01(\x0b\x32\x1b.fleet.v1.ReferenceResponseH\x00\x12,\n\x05proof\x18\x05 \x01(\x0b\x32\x1b.fleet.v1.ProofStepResponseH\x00\x12\x0f\n\x07is_last\x18\x04 \x01(\x08\x42\x06\n\x04kind\"\x12\n\x10ReferenceRequest\"!\n\x11ReferenceResponse\x12\x0c\n\x04secs\x18\x01 \x03(\x01\"\xaa\x01\n\tProofStep\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x16.fleet.v1.ProveRequestH\x00\x12#\n\x04load\x18\x02 \x01(\x0b\x32\x13.fleet.v1.ProofLoadH\x00\x12!\n\x03row\x18\x03 \x01(\x0b\x32\x12.fleet.v1.ProofRowH\x00\x12%\n\x05\x61gain\x18\x04 \x01(\x0b\x32\x14.fleet.v1.ProofAgainH\x00\x42\x06\n\x04kind\"\x0b\n\tProofLoad\"\'\n\x08ProofRow\x12\x0c\n\x04seed\x18\x01 \x01(\x0c\x12\r\n\x05\x63\x61lls\x18\x02 \x01(\r\"(\n\nProofAgain\x12\x0c\n\x04seed\x18\x01 \x01(\x0c\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\r\"\x96\x01\n\x11ProofStepResponse\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\x12!\n\x07outputs\x18\x02 \x03(\x0b\x32\x10.fleet.v1.Tensor\x12\"\n\x05\x65rror\x18\x03 \x01(\x0e\x32\x13.fleet.v1.ErrorKind\x12\x15\n\rerror_message\x18\x04 \x01(\t\x12\x12\n\nimpossible\x18\x05 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66leet/v1/worker.proto\x12\x08\x66leet.v1\x1a\x1a\x66leet/v1/measurement.proto\x1a\x1e\x66leet/v1/session_service.proto\x1a\x15\x66leet/v1/tensor.proto\"\x86\x02\n\rWorkerRequest\x12+\n\x07measure\x18\x01 \x01(\x0b\x32\x18.fleet.v1.MeasureRequestH\x00\x12%\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32\x15.fleet.v1.CallRequestH\x00\x12/\n\treference\x18\x04 \x01(\x0b\x32\x1a.fleet.v1.ReferenceRequestH\x00\x12$\n\x05proof\x18\x05 \x01(\x0b\x32\x13.fleet.v1.ProofStepH\x00\x12+\n\x0brpc_session\x18\x06 \x01(\x0b\x32\x14.fleet.v1.RpcSessionH\x00\x12\x15\n\rartifact_path\x18\x03 \x01(\tB\x06\n\x04kind\"\x94\x02\n\x0eWorkerResponse\x12,\n\x0bmeasurement\x18\x01 \x01(\x0b\x32\x15.fleet.v1.MeasurementH\x00\x12&\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32\x16.fleet.v1.CallResponseH\x00\x12\x30\n\treference\x18\x03 \x01(\x0b\x32\x1b.fleet.v1.ReferenceResponseH\x00\x12,\n\x05proof\x18\x05 \x01(\x0b\x32\x1b.fleet.v1.ProofStepResponseH\x00\x12\x33\n\x0brpc_session\x18\x06 \x01(\x0b\x32\x1c.fleet.v1.RpcSessionResponseH\x00\x12\x0f\n\x07is_last\x18\x04 \x01(\x08\x42\x06\n\x04kind\"\x12\n\x10ReferenceRequest\"!\n\x11ReferenceResponse\x12\x0c\n\x04secs\x18\x01 \x03(\x01\"\xaa\x01\n\tProofStep\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x16.fleet.v1.ProveRequestH\x00\x12#\n\x04load\x18\x02 \x01(\x0b\x32\x13.fleet.v1.ProofLoadH\x00\x12!\n\x03row\x18\x03 \x01(\x0b\x32\x12.fleet.v1.ProofRowH\x00\x12%\n\x05\x61gain\x18\x04 \x01(\x0b\x32\x14.fleet.v1.ProofAgainH\x00\x42\x06\n\x04kind\"\x0b\n\tProofLoad\"\'\n\x08ProofRow\x12\x0c\n\x04seed\x18\x01 \x01(\x0c\x12\r\n\x05\x63\x61lls\x18\x02 \x01(\r\"(\n\nProofAgain\x12\x0c\n\x04seed\x18\x01 \x01(\x0c\x12\x0c\n\x04\x63\x61ll\x18\x02 \x01(\r\"\x96\x01\n\x11ProofStepResponse\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\x12!\n\x07outputs\x18\x02 \x03(\x0b\x32\x10.fleet.v1.Tensor\x12\"\n\x05\x65rror\x18\x03 \x01(\x0e\x32\x13.fleet.v1.ErrorKind\x12\x15\n\rerror_message\x18\x04 \x01(\t\x12\x12\n\nimpossible\x18\x05 \x01(\t\"\x0c\n\nRpcSession\"(\n\x12RpcSessionResponse\x12\x12\n\nimpossible\x18\x01 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,21 +35,25 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.v1.worker_pb2', _glob
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_WORKERREQUEST']._serialized_start=119
-  _globals['_WORKERREQUEST']._serialized_end=336
-  _globals['_WORKERRESPONSE']._serialized_start=339
-  _globals['_WORKERRESPONSE']._serialized_end=562
-  _globals['_REFERENCEREQUEST']._serialized_start=564
-  _globals['_REFERENCEREQUEST']._serialized_end=582
-  _globals['_REFERENCERESPONSE']._serialized_start=584
-  _globals['_REFERENCERESPONSE']._serialized_end=617
-  _globals['_PROOFSTEP']._serialized_start=620
-  _globals['_PROOFSTEP']._serialized_end=790
-  _globals['_PROOFLOAD']._serialized_start=792
-  _globals['_PROOFLOAD']._serialized_end=803
-  _globals['_PROOFROW']._serialized_start=805
-  _globals['_PROOFROW']._serialized_end=844
-  _globals['_PROOFAGAIN']._serialized_start=846
-  _globals['_PROOFAGAIN']._serialized_end=886
-  _globals['_PROOFSTEPRESPONSE']._serialized_start=889
-  _globals['_PROOFSTEPRESPONSE']._serialized_end=1039
+  _globals['_WORKERREQUEST']._serialized_end=381
+  _globals['_WORKERRESPONSE']._serialized_start=384
+  _globals['_WORKERRESPONSE']._serialized_end=660
+  _globals['_REFERENCEREQUEST']._serialized_start=662
+  _globals['_REFERENCEREQUEST']._serialized_end=680
+  _globals['_REFERENCERESPONSE']._serialized_start=682
+  _globals['_REFERENCERESPONSE']._serialized_end=715
+  _globals['_PROOFSTEP']._serialized_start=718
+  _globals['_PROOFSTEP']._serialized_end=888
+  _globals['_PROOFLOAD']._serialized_start=890
+  _globals['_PROOFLOAD']._serialized_end=901
+  _globals['_PROOFROW']._serialized_start=903
+  _globals['_PROOFROW']._serialized_end=942
+  _globals['_PROOFAGAIN']._serialized_start=944
+  _globals['_PROOFAGAIN']._serialized_end=984
+  _globals['_PROOFSTEPRESPONSE']._serialized_start=987
+  _globals['_PROOFSTEPRESPONSE']._serialized_end=1137
+  _globals['_RPCSESSION']._serialized_start=1139
+  _globals['_RPCSESSION']._serialized_end=1151
+  _globals['_RPCSESSIONRESPONSE']._serialized_start=1153
+  _globals['_RPCSESSIONRESPONSE']._serialized_end=1193
 # @@protoc_insertion_point(module_scope)

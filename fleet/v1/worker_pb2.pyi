@@ -10,32 +10,36 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WorkerRequest(_message.Message):
-    __slots__ = ("measure", "call", "reference", "proof", "artifact_path")
+    __slots__ = ("measure", "call", "reference", "proof", "rpc_session", "artifact_path")
     MEASURE_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    RPC_SESSION_FIELD_NUMBER: _ClassVar[int]
     ARTIFACT_PATH_FIELD_NUMBER: _ClassVar[int]
     measure: _measurement_pb2.MeasureRequest
     call: _session_service_pb2.CallRequest
     reference: ReferenceRequest
     proof: ProofStep
+    rpc_session: RpcSession
     artifact_path: str
-    def __init__(self, measure: _Optional[_Union[_measurement_pb2.MeasureRequest, _Mapping]] = ..., call: _Optional[_Union[_session_service_pb2.CallRequest, _Mapping]] = ..., reference: _Optional[_Union[ReferenceRequest, _Mapping]] = ..., proof: _Optional[_Union[ProofStep, _Mapping]] = ..., artifact_path: _Optional[str] = ...) -> None: ...
+    def __init__(self, measure: _Optional[_Union[_measurement_pb2.MeasureRequest, _Mapping]] = ..., call: _Optional[_Union[_session_service_pb2.CallRequest, _Mapping]] = ..., reference: _Optional[_Union[ReferenceRequest, _Mapping]] = ..., proof: _Optional[_Union[ProofStep, _Mapping]] = ..., rpc_session: _Optional[_Union[RpcSession, _Mapping]] = ..., artifact_path: _Optional[str] = ...) -> None: ...
 
 class WorkerResponse(_message.Message):
-    __slots__ = ("measurement", "call", "reference", "proof", "is_last")
+    __slots__ = ("measurement", "call", "reference", "proof", "rpc_session", "is_last")
     MEASUREMENT_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    RPC_SESSION_FIELD_NUMBER: _ClassVar[int]
     IS_LAST_FIELD_NUMBER: _ClassVar[int]
     measurement: _measurement_pb2.Measurement
     call: _session_service_pb2.CallResponse
     reference: ReferenceResponse
     proof: ProofStepResponse
+    rpc_session: RpcSessionResponse
     is_last: bool
-    def __init__(self, measurement: _Optional[_Union[_measurement_pb2.Measurement, _Mapping]] = ..., call: _Optional[_Union[_session_service_pb2.CallResponse, _Mapping]] = ..., reference: _Optional[_Union[ReferenceResponse, _Mapping]] = ..., proof: _Optional[_Union[ProofStepResponse, _Mapping]] = ..., is_last: _Optional[bool] = ...) -> None: ...
+    def __init__(self, measurement: _Optional[_Union[_measurement_pb2.Measurement, _Mapping]] = ..., call: _Optional[_Union[_session_service_pb2.CallResponse, _Mapping]] = ..., reference: _Optional[_Union[ReferenceResponse, _Mapping]] = ..., proof: _Optional[_Union[ProofStepResponse, _Mapping]] = ..., rpc_session: _Optional[_Union[RpcSessionResponse, _Mapping]] = ..., is_last: _Optional[bool] = ...) -> None: ...
 
 class ReferenceRequest(_message.Message):
     __slots__ = ()
@@ -92,3 +96,13 @@ class ProofStepResponse(_message.Message):
     error_message: str
     impossible: str
     def __init__(self, digests: _Optional[bytes] = ..., outputs: _Optional[_Iterable[_Union[_tensor_pb2.Tensor, _Mapping]]] = ..., error: _Optional[_Union[_measurement_pb2.ErrorKind, str]] = ..., error_message: _Optional[str] = ..., impossible: _Optional[str] = ...) -> None: ...
+
+class RpcSession(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RpcSessionResponse(_message.Message):
+    __slots__ = ("impossible",)
+    IMPOSSIBLE_FIELD_NUMBER: _ClassVar[int]
+    impossible: str
+    def __init__(self, impossible: _Optional[str] = ...) -> None: ...

@@ -22,6 +22,9 @@ MAX_REQUEST_BYTES = 1024 * 1024
 MAX_CHUNK_MESSAGE_BYTES = MAX_REQUEST_BYTES + 64 * 1024
 """Limit of one message in a stream of chunks: 1 MiB of an artifact or array, and the other fields."""
 
+TUNNEL_BYTES = 128 * 1024
+"""Limit of the content of one message of a tunnel."""
+
 _MAX_BYTES: Mapping[str, int] = {
     "fleet.v1.SessionService.PutArtifact": MAX_CHUNK_MESSAGE_BYTES,
     "fleet.v1.SessionService.Call": MAX_WHOLE_BYTES,

@@ -411,6 +411,9 @@ class SessionServiceStub(Protocol):
     prove_in_pieces: grpc.aio.StreamStreamMultiCallable[
         session_service_pb2.ProveInPiecesRequest, session_service_pb2.ProveInPiecesResponse
     ]
+    tunnel: grpc.aio.StreamStreamMultiCallable[
+        session_service_pb2.TunnelRequest, session_service_pb2.TunnelResponse
+    ]
     program: grpc.aio.UnaryUnaryMultiCallable[
         session_service_pb2.ProgramRequest, session_service_pb2.ProgramResponse
     ]
@@ -452,6 +455,9 @@ class SessionServiceServicer(Protocol):
     def prove_in_pieces(
         self, request: AsyncIterator[session_service_pb2.ProveInPiecesRequest], context: rpc.CallContext, /
     ) -> AsyncIterator[session_service_pb2.ProveInPiecesResponse]: ...
+    def tunnel(
+        self, request: AsyncIterator[session_service_pb2.TunnelRequest], context: rpc.CallContext, /
+    ) -> AsyncIterator[session_service_pb2.TunnelResponse]: ...
     async def program(
         self, request: session_service_pb2.ProgramRequest, context: rpc.CallContext, /
     ) -> session_service_pb2.ProgramResponse: ...

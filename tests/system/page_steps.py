@@ -122,6 +122,10 @@ NOT_RUN = {
         "systemctl --user enable --now fleet-tracker",
         "loginctl enable-linger",
     ],
+    "needs boards, and a stock TVM script: tests/system/test_tvm_gateway.py": [
+        "fleet gateway serve --tracker boards:9290",
+        'config = ms.runner.RPCConfig(tracker_host="127.0.0.1", tracker_port=9190, tracker_key="rpi4")',
+    ],
     "installs an example into the environment: tests/contract/test_search_strategies.py": [
         "pip install ./examples/strategy",
         "fleet tune model.onnx --strategy spread",

@@ -19,7 +19,7 @@ CLASSES = [
     (remote.RemoteModule, sync_device.RemoteModule),
 ]
 
-FOR_LOOPS = {"watch", "watch_yield", "lacks", "note_put", "make_upload_ticket"}
+FOR_LOOPS = {"watch", "watch_yield", "lacks", "note_put", "make_upload_ticket", "tunnel"}
 """Methods of `aio.Device` for code that shares its event loop, as the optimizer does."""
 
 WAITING = (

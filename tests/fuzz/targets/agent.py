@@ -46,7 +46,7 @@ _ARTIFACT = b"latency_us:1 pretends to be an artifact"
 _DIGEST = f"sha256:{hashlib.sha256(_ARTIFACT).hexdigest()}"
 AGENT_RPCS = (
     *("FindMissing", "PutArtifact", "Measure", "Call", "Program", "MakeUploadTicket", "OpenSession"),
-    *("CloseSession", "WatchLogs", "Prove", "CallInPieces", "ProveInPieces"),
+    *("CloseSession", "WatchLogs", "Prove", "CallInPieces", "ProveInPieces", "Tunnel"),
 )
 """Rpcs by the first byte of an input: new ones come last, or the corpus changes its meaning."""
 _ENDLESS, _WAIT_SEC = ("WatchLogs",), 0.02
@@ -166,6 +166,7 @@ def _calls() -> list[bytes]:
         _of("Prove", proof.SerializeToString()),
         _of("CallInPieces", *_chunks(pb.CallInPiecesRequest, call.SerializeToString())),
         _of("ProveInPieces", *_chunks(pb.ProveInPiecesRequest, proof.SerializeToString())),
+        _of("Tunnel", pb.TunnelRequest(content=b"bytes").SerializeToString()),
         _of("Measure", *_chunks(measurement_pb2.MeasureRequest, trial.SerializeToString())),
     ]
 

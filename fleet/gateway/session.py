@@ -1,0 +1,54 @@
+"""One RPC session of a stock TVM client, carried to the worker of a leased device."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+
+from fleet.client.device import Device
+from fleet.errors import FleetError
+from fleet.gateway.frames import greeting_answer
+from fleet.gateway.rpc_errors import exception_message, timeout_text
+from fleet.wire.options import TUNNEL_BYTES
+
+logger = logging.getLogger(__name__)
+
+
+async def carry(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, device: Device, timeout_sec: int | None
+) -> None:
+    """Serve a session after its greeting, until either side ends it.
+
+    Args:
+        timeout_sec: time limit of the session [s]; None: unlimited. The client gets TVM's own error then.
+    """
+    try:
+        async with asyncio.timeout(timeout_sec):
+            await _pump(reader, writer, device)
+    except TimeoutError:
+        await _fail(writer, timeout_text(timeout_sec or 0))
+    except FleetError as error:
+        logger.warning("session failed", extra={"device": device.name, "reason": str(error)})
+        await _fail(writer, str(error))
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, device: Device) -> None:
+    writer.write(greeting_answer(device.name.removeprefix("devices/")))
+    contents = _contents(reader)
+    async with contextlib.aclosing(device.tunnel(contents)) as pieces:
+        async for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+
+
+async def _contents(reader: asyncio.StreamReader) -> AsyncGenerator[bytes, None]:
+    with contextlib.suppress(ConnectionError):
+        while content := await reader.read(TUNNEL_BYTES):
+            yield content
+
+
+async def _fail(writer: asyncio.StreamWriter, text: str) -> None:
+    writer.write(exception_message(text))
+    await writer.drain()

@@ -1,0 +1,73 @@
+"""A fleet with a real processor, and a gateway to it, for tests with stock clients."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import fleet.aio
+from device_agents.agent import Agent, Home
+from device_agents.config import make_drivers, parse_config
+from fleet.gateway import frames
+from fleet.gateway.server import GatewayOptions, serve_gateway
+from fleet.runtime.tvm_library import runtime_version
+from fleet.testing import ServedTracker, serve_tracker
+
+VERSION = ".".join(runtime_version().split(".")[:2])
+_DEVICE = {"driver": "cpu", "name": "here", "labels": {"tvm_key": "board"}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A tracker with one real processor, and its gateway."""
+
+    tracker: ServedTracker
+    agent: Agent
+    client: fleet.aio.Fleet
+    port: int
+
+
+@asynccontextmanager
+async def serve_site(tmp_path: Path, *, version: str = VERSION, devices: int = 1) -> AsyncIterator[Site]:
+    """Serve a tracker, an agent and a gateway."""
+    entries = [{**_DEVICE, "name": f"here-{number}"} for number in range(devices)]
+    config = parse_config({"devices": entries})
+    async with AsyncExitStack() as stack:
+        tracker = await stack.enter_async_context(serve_tracker())
+        home = Home(tracker=tracker.address, state_dir=tmp_path / "agent")
+        agent = await stack.enter_async_context(Agent(config, make_drivers(config), home))
+        assert await agent.wait_attached(60.0)
+        client = await stack.enter_async_context(fleet.aio.connect(tracker.address))
+        options = GatewayOptions(tvm_version=version, port=0)
+        address = await stack.enter_async_context(serve_gateway(client, options))
+        yield Site(tracker=tracker, agent=agent, client=client, port=int(address.rpartition(":")[2]))
+
+
+class TrackerPeer:
+    """A connection as a stock client opens it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def open(cls, port: int) -> TrackerPeer:
+        """Connect, and exchange magic numbers."""
+        peer = cls(*await asyncio.open_connection("127.0.0.1", port))
+        peer.writer.write(frames.INT.pack(frames.TRACKER_MAGIC))
+        assert await peer.reader.readexactly(4) == frames.INT.pack(frames.TRACKER_MAGIC)
+        return peer
+
+    def send(self, message: object) -> None:
+        self.writer.write(frames.format_reply(message))
+
+    async def reply(self) -> bytes:
+        (length,) = struct.unpack("<i", await self.reader.readexactly(4))
+        return await self.reader.readexactly(length)
+
+    async def ask(self, message: object) -> bytes:
+        self.send(message)
+        return await self.reply()
