@@ -23,7 +23,7 @@ LEAST_RECORDS = 8
 """A device model with fewer records is not corrected."""
 
 SURE = 1.64
-"""Standard errors below zero at which a mean is taken for less, 95 %."""
+"""Number of standard errors above zero at which a mean error counts as larger: 95 %."""
 
 _HALF = 4.0
 """Number of records at which a workload's level counts half of one that is known exactly."""
@@ -35,10 +35,10 @@ _KIND_WORKLOADS = 2.0
 """The same for a kind of operator, whose prior is the level of its device."""
 
 _LEAST_SLOPE = 0.05
-"""Candidates that the model takes for slower are never taken for faster by a correction."""
+"""Corrections never reverse the order of a workload's candidates."""
 
 _LEAST_VARIANCE = 1e-3
-"""Added to the variance of slopes, so that a model of a few workloads is not taken for exact."""
+"""Added to the variance of slopes: a model of a few workloads is not exact."""
 
 ALL_KINDS = ""
 """Kind of the correction for operators of which the lab has no records."""
@@ -87,7 +87,7 @@ class Evidence:
     """[n_candidates]."""
 
     def part(self, first: int, step: int) -> Evidence:
-        """Return every so manieth candidate."""
+        """Return every `step`-th candidate, beginning with `first`."""
         return Evidence(
             workload=self.workload,
             device_model=self.device_model,

@@ -111,6 +111,12 @@ class SmallAgent:
         for size_bytes, chunk in cut([answer.SerializeToString()], lambda *fields: fields):
             yield session_service_pb2.CallInPiecesResponse(size_bytes=size_bytes, piece=chunk)
 
+    async def tunnel(
+        self, requests: AsyncIterator[session_service_pb2.TunnelRequest], context: Any
+    ) -> AsyncIterator[session_service_pb2.TunnelResponse]:
+        async for request in requests:
+            yield session_service_pb2.TunnelResponse(content=request.content)
+
     async def prove_in_pieces(
         self, requests: Any, context: Any
     ) -> AsyncIterator[session_service_pb2.ProveInPiecesResponse]:

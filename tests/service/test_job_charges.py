@@ -11,7 +11,7 @@ import pytest
 
 from fleet.building.turns import Cores, Turns
 from fleet.domain.scope import RecordScope
-from fleet.library import Library, NewRecord, StoredWorkload
+from fleet.library import Library, Record, StoredWorkload
 from fleet.optimizer.charges import ChargesOfJob
 from fleet.optimizer.core import events as ev
 from fleet.optimizer.core.state import JobCore
@@ -31,7 +31,7 @@ async def test_charges_are_read_once_the_library_is_back(
     library.claims.take(name, "w", SCOPE, {"d": "[[],[]]"})
     library.add_records(
         [
-            NewRecord(
+            Record(
                 workload="w",
                 scope=SCOPE,
                 trace_json="[[],[]]",

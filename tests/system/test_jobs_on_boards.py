@@ -159,10 +159,8 @@ def has_ended(library: Library, name: str) -> Job | None:
     return None if job.state in (JobState.QUEUED, JobState.RUNNING) else job
 
 
-def test_trials_go_to_the_kind_of_boards_where_they_gain_more(
-    two_products: Path, library: Library, tmp_path: Path
-) -> None:
-    """Candidates gain as much on both simulated kinds, but on one each takes many times as long."""
+def test_kinds_of_boards_share_the_trials_of_a_job(two_products: Path, library: Library, tmp_path: Path) -> None:
+    """All trials are used, and each kind has at least a quarter of an equal share, though one is many times slower."""
     kinds = [
         "{driver: simulated, name: quick, board: rpi4-64}",
         "{driver: simulated, name: slow, board: rpi3-64, load_ms: 900}",
@@ -189,7 +187,8 @@ def test_trials_go_to_the_kind_of_boards_where_they_gain_more(
     job = library.queue.get(name)
     counts = Counter(device for _, device in {(r.trace_digest, r.device_name) for r in trials(library, name)})
     assert job.state is JobState.FINISHED, job.message
-    assert counts["devices/quick"] > 1.5 * counts["devices/slow"] > 0, counts
+    assert counts.total() == 64, counts
+    assert min(counts.values()) >= 8, counts
     assert counts.total() <= 64
 
 

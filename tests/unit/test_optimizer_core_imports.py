@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-MOST_MODULES = 31
+MOST_MODULES = 30
 
 _LOADED = """
 import json, sys
