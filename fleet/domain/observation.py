@@ -69,7 +69,7 @@ class Observation:
     """Shared by device models: "avx512 vnni", "neon"; see `cross.targets.target.Target`."""
 
     record_id: int = 0
-    """Its record in the library; 0: it is none of the library's."""
+    """Id of its record in the library; 0: not stored."""
 
     @property
     def is_of_rules(self) -> bool:

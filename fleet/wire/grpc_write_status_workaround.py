@@ -15,7 +15,7 @@ _INNER = "_cython_call"
 
 
 class _ServerStatus:
-    """The compiled part of a call, whose status comes from the server alone."""
+    """Proxy for the compiled part of a call that keeps the server's status."""
 
     __slots__ = ("_call",)
 

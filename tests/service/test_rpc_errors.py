@@ -137,7 +137,7 @@ class Attaching:
 async def test_a_stream_that_ends_during_a_write_has_the_servers_status(
     raised: FleetError | None, expected: type[object]
 ) -> None:
-    """The failed write is no error of its own."""
+    """The failed write adds no error."""
     server = make_server()
     service = agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"]
     add_service(server, service, Attaching(raised))

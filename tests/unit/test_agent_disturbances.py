@@ -13,7 +13,7 @@ from fleet.domain.measuring import Disturbance, DisturbanceKind
 
 
 def test_unknown_facts_are_not_printed() -> None:
-    """Missing readings are no disturbance."""
+    """Missing readings do not count as a disturbance."""
     assert find_disturbances(Telemetry(), Telemetry()) == []
 
 

@@ -44,7 +44,7 @@ _DRAWS = 40
 def made_up(
     count: int, *, offset: float, kind: str = "conv2d 1x1", device: str = "pi", number: int = 0, slope: float = 1.0
 ) -> Evidence:
-    """Return candidates whose times are `offset` above those that the model expects."""
+    """Return candidates that are slower than the model expects, by `offset` in log time."""
     values = np.linspace(-1, 1, count, dtype=np.float32)
     expected = USUAL.level[0] + USUAL.level[1] * math.log(1e6 + 1)
     return Evidence(
@@ -85,7 +85,7 @@ def test_the_order_of_records_does_not_count(some: list[Evidence], random: objec
 
 @given(evidence)
 def test_corrections_are_shrunk_and_keep_the_order(some: list[Evidence]) -> None:
-    """No level lies beyond those that were measured, and a slower value stays slower."""
+    """Levels stay within the measured range, and the order of candidates is kept."""
     found = fit_corrections(USUAL, some)
 
     records = {name: sum(len(one.values) for one in some if one.device_model == name) for name in ("pi", "phone")}

@@ -99,7 +99,7 @@ def test_lengths_out_of_range_are_refused(length: int) -> None:
     ],
 )
 def test_time_limits_are_whole_seconds(text: str, timeout_sec: int | None) -> None:
-    """Fractions are rounded up; 0 is no limit, as in TVM."""
+    """Fractions are rounded up, and 0 means unlimited, as in TVM."""
     assert Greeting(match_key="k", timeout_sec=timeout_sec) == parse_greeting(text.encode())
 
 

@@ -18,7 +18,7 @@ from tests.unit.optimizer_core import known
 
 BATCH = 4
 Worth = Callable[[int], float]
-"""Worth of a kind's next batch after so many trials."""
+"""Worth of a kind's next batch, by its number of trials."""
 
 
 def batch(worth: float, motive: Motive = Motive.GAIN) -> ProposedBatch:

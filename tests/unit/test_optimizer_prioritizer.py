@@ -267,7 +267,7 @@ def test_weight_times_gain_decides() -> None:
 
 
 def test_dear_device_time_counts() -> None:
-    """Of two equal gains, the one that takes less device time is chosen."""
+    """Between equal gains, less device time decides."""
     assert names(decide(state("a", *SPREAD_OUT, trial_device_sec=4.0), state("b", *SPREAD_OUT))) == ["b", "a"]
 
 

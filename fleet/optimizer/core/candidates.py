@@ -88,7 +88,7 @@ class Candidate:
 
     @property
     def median_sec(self) -> float:
-        """Median of its times [s]; infinite if there is none."""
+        """Median of its times [s]; infinite without a measurement."""
         return self.measurement.median_sec if self.measurement else math.inf
 
     @property
