@@ -21,12 +21,13 @@ from fleet.client.aio import Fleet
 from fleet.client.device import Device
 from fleet.domain.leases import LeaseClass, LeaseTerms, make_terms
 from fleet.errors import ConfigError, FleetError
-from fleet.gateway import frames
-from fleet.gateway.frames import BrokenMessage, Request
+from fleet.gateway import greetings
 from fleet.gateway.kept_leases import KeptLeases
 from fleet.gateway.keys import KeySummary, selector_of, summarize, with_version
 from fleet.gateway.peers import owner_of
 from fleet.gateway.session import carry
+from fleet.wire import tvm_frames as frames
+from fleet.wire.tvm_frames import BrokenMessage, Code
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +155,7 @@ class Gateway:
         if magic == frames.TRACKER_MAGIC:
             writer.write(frames.INT.pack(magic))
             await self._serve_tracker(reader, writer)
-        elif magic == frames.SESSION_MAGIC:
+        elif magic == greetings.SESSION_MAGIC:
             await self._serve_session(reader, writer)
 
     async def _serve_tracker(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -178,22 +179,23 @@ class Gateway:
                     await asyncio.gather(task, return_exceptions=True)
 
     async def _answer(self, message: frames.Message) -> bytes:
-        match message:
-            case frames.Ping() | frames.Describe():
+        match message.code:
+            case Code.PING | Code.UPDATE_INFO:
                 return frames.success()
-            case frames.Summarize():
+            case Code.SUMMARY:
                 return frames.result(await self._summary())
-            case frames.ListPending():
-                return frames.format_reply([])
-            case Request():
+            case Code.GET_PENDING_MATCHKEYS:
+                return frames.format_frame([])
+            case Code.REQUEST:
+                request = frames.parse_request(message.arguments)
                 try:
-                    return frames.result(await self._grant(message))
+                    return frames.result(await self._grant(request))
                 except FleetError as error:
                     return frames.failure(str(error))
             case _:
                 return frames.failure()
 
-    async def _grant(self, request: Request) -> list[object]:
+    async def _grant(self, request: frames.Request) -> list[object]:
         """Lease a device, and return the address and match key of its session."""
         devices = await self._client.devices()
         selector = selector_of(request.key, devices)
@@ -219,11 +221,11 @@ class Gateway:
 
     async def _serve_session(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_SILENCE_SEC):
-            length = frames.greeting_length(await _read_head(reader, writer))
-            greeting = frames.parse_greeting(await reader.readexactly(length))
+            length = greetings.greeting_length(await _read_head(reader, writer))
+            greeting = greetings.parse_greeting(await reader.readexactly(length))
         grant = self._grants.pop(greeting.match_key, None)
         if grant is None:
-            writer.write(frames.mismatch_answer())
+            writer.write(greetings.mismatch_answer())
             await writer.drain()
             return
         grant.expiry.cancel()

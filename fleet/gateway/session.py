@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 
 from fleet.client.device import Device
 from fleet.errors import FleetError
-from fleet.gateway.frames import greeting_answer
+from fleet.gateway.greetings import greeting_answer
 from fleet.gateway.rpc_errors import exception_message, timeout_text
 from fleet.wire.options import TUNNEL_BYTES
 

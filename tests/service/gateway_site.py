@@ -12,10 +12,10 @@ from pathlib import Path
 import fleet.aio
 from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
-from fleet.gateway import frames
 from fleet.gateway.server import GatewayOptions, serve_gateway
 from fleet.runtime.tvm_library import runtime_version
 from fleet.testing import ServedTracker, serve_tracker
+from fleet.wire import tvm_frames as frames
 
 VERSION = ".".join(runtime_version().split(".")[:2])
 _DEVICE = {"driver": "cpu", "name": "here", "labels": {"tvm_key": "board"}}
@@ -62,7 +62,7 @@ class TrackerPeer:
         return peer
 
     def send(self, message: object) -> None:
-        self.writer.write(frames.format_reply(message))
+        self.writer.write(frames.format_frame(message))
 
     async def reply(self) -> bytes:
         (length,) = struct.unpack("<i", await self.reader.readexactly(4))

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet.gateway import frames
+from fleet.gateway.greetings import SESSION_MAGIC
 from fleet.gateway.server import Gateway, GatewayOptions
 from fleet.testing import eventually
 from fleet.tracker.core.queries import Queries
+from fleet.wire import tvm_frames as frames
 from tests.service.gateway_site import VERSION, Site, TrackerPeer, serve_site
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,7 @@ async def granted(peer: TrackerPeer) -> str:
 async def greeted(port: int, match_key: str, options: str = "") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     name = f"client:{match_key}{options}".encode()
-    writer.write(frames.INT.pack(frames.SESSION_MAGIC) + frames.INT.pack(len(name)) + name)
+    writer.write(frames.INT.pack(SESSION_MAGIC) + frames.INT.pack(len(name)) + name)
     return reader, writer
 
 
@@ -55,9 +56,9 @@ async def test_a_match_key_is_good_for_one_session(tmp_path: Path) -> None:
     async with serve_site(tmp_path) as site:
         match_key = await granted(await TrackerPeer.open(site.port))
         reader, writer = await greeted(site.port, match_key)
-        assert await reader.readexactly(4) == frames.INT.pack(frames.SESSION_MAGIC)
+        assert await reader.readexactly(4) == frames.INT.pack(SESSION_MAGIC)
         other, _ = await greeted(site.port, match_key)
-        assert await other.readexactly(4) == frames.INT.pack(frames.SESSION_MAGIC + 2)
+        assert await other.readexactly(4) == frames.INT.pack(SESSION_MAGIC + 2)
         assert leases(site) == 1
         writer.close()
 
@@ -149,7 +150,7 @@ async def test_peers_of_other_protocols_are_closed(content: bytes, tmp_path: Pat
 async def test_a_message_in_single_bytes_is_read(tmp_path: Path) -> None:
     async with serve_site(tmp_path) as site:
         peer = await TrackerPeer.open(site.port)
-        for byte in frames.format_reply([1]):
+        for byte in frames.format_frame([1]):
             peer.writer.write(bytes([byte]))
             await peer.writer.drain()
 
