@@ -9,7 +9,8 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -21,7 +22,7 @@ from device_agents.machine.host import read_host
 from device_agents.machine.pinning import OwnCpus
 from device_agents.serving.admission import Admission
 from device_agents.serving.attach import Hello, TrackerLink
-from device_agents.serving.device import ServedDevice
+from device_agents.serving.device import ServedDevice, TrialResult
 from device_agents.serving.doubts import Doubts
 from device_agents.serving.epochs import EpochLedger
 from device_agents.serving.hook_notes import HookNotes
@@ -56,6 +57,8 @@ _ANY_HOST = ("0.0.0.0", "::", "")
 _DEFAULT_MEMORY_BYTES = 1024**3
 """Default on machines that do not report their memory."""
 
+DEVICE_STATES = ("free", "leased", "faulted")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
@@ -72,6 +75,24 @@ class Home:
     """To join the tracker's fleet with."""
     is_plain: bool = False
     """Without TLS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCounts:
+    """Figures of an agent at one moment."""
+
+    is_attached: bool
+    """True while the tracker answers."""
+
+    attachments: int
+    """Times that the tracker began to answer."""
+
+    devices: Mapping[tuple[str, str], int]
+    """By kind and state, one of `DEVICE_STATES`."""
+
+    trials: Mapping[TrialResult, int]
+    workers: int
+    artifact_bytes: int
 
 
 class Agent:
@@ -148,6 +169,24 @@ class Agent:
     def worker_pids(self) -> list[int]:
         """Process ids of the live workers."""
         return self._pool.worker_pids
+
+    @property
+    def counts(self) -> AgentCounts:
+        """Figures of this moment, for metrics."""
+        sessions, link = self._sessions, self._link
+        devices: Counter[tuple[str, str]] = Counter()
+        for device in self._roster.devices:
+            devices.update({(device.driver.kind, state): 0 for state in DEVICE_STATES})
+            is_leased = sessions is not None and sessions.has_session(device.name)
+            devices[device.driver.kind, "leased" if is_leased else "free" if device.is_well else "faulted"] += 1
+        return AgentCounts(
+            is_attached=link is not None and link.attached.is_set(),
+            attachments=link.attach_count if link is not None else 0,
+            devices=devices,
+            trials=self._roster.trials,
+            workers=len(self.worker_pids),
+            artifact_bytes=self._store.size_bytes,
+        )
 
     def family_pids(self) -> list[int]:
         """Return the process ids of the live workers and of their descendants."""

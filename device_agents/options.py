@@ -10,6 +10,7 @@ from typing import Annotated
 
 from fleet.base.command_line import Option
 from fleet.base.logs import LEVELS
+from fleet.base.metrics import HELP as METRICS_HELP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class AgentOptions:
     is_plain: Annotated[
         bool, Option("No TLS, with a tracker of this account that has none either.", flag="--plain")
     ] = False
+    metrics: Annotated[str | None, Option(METRICS_HELP, metavar="HOST:PORT")] = None
     is_json: Annotated[bool, Option("Report readiness as JSON, once.", flag="--json", is_module_only=True)] = False
     ready_file: Annotated[
         Path | None, Option("Report in this file that the agent listens, as JSON.", is_module_only=True)

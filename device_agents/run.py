@@ -19,8 +19,9 @@ import ctypes
 import sys
 from collections.abc import Coroutine
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from device_agents.agent import Agent, Home
 from device_agents.config import AgentConfig, make_drivers, parse_config
@@ -29,6 +30,7 @@ from device_agents.serving.membership import Membership, has_joined
 from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
 from fleet.base.inspection import forbid_inspection
+from fleet.base.metrics import check_metrics, serving_metrics
 from fleet.base.network import address_of, check_address, listening_host, refuse_network, refuse_plain_network
 from fleet.base.open_files import raise_file_limit
 from fleet.base.readiness import Ready, write_ready, write_ready_file
@@ -37,6 +39,9 @@ from fleet.errors import ConfigError
 from fleet.identity.join_tokens import JoinToken
 from fleet.identity.roles import Identity
 from fleet.identity.token_sources import STDIN, read_join_token, refuse_argument
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 T = TypeVar("T")
 
@@ -101,6 +106,7 @@ def _with_tracker(options: AgentOptions) -> AgentOptions:
 async def _serve(options: AgentOptions) -> int:
     stopped = asyncio.Event()
     stop_on_signals(stopped, most_sec=_STOP_SEC)
+    check_metrics(options.metrics, is_network_allowed=options.is_network_allowed)
     config, where = _config(options)
     if options.tracker is not None:
         check_address(options.tracker, "the tracker's address")
@@ -114,6 +120,17 @@ async def _serve(options: AgentOptions) -> int:
         is_plain=options.is_plain,
     )
     agent = Agent(config, make_drivers(config, where=where), home)
+    async with serving_metrics(options.metrics, partial(_register_metrics, agent)):
+        return await _serve_agent(agent, home, options, stopped)
+
+
+def _register_metrics(agent: Agent, registry: CollectorRegistry) -> None:
+    from device_agents.metrics import AgentMetrics  # needs an extra
+
+    registry.register(AgentMetrics(agent))
+
+
+async def _serve_agent(agent: Agent, home: Home, options: AgentOptions, stopped: asyncio.Event) -> int:
     try:
         await _unless(stopped, agent.open())
         wait_sec = _ATTACH_WAIT_SEC if home.token is None else _JOIN_WAIT_SEC

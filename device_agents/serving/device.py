@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from device_agents.driver import Driver, Health
 from device_agents.measuring.reference import ReferenceTimes
@@ -30,6 +30,9 @@ _FRESH_SEC = 0.02
 """A reading this young is reused: the one after a candidate serves as the one before the next."""
 
 _RATE_WINDOW_SEC = 60.0
+
+TrialResult: TypeAlias = tuple[str, ErrorKind | None]
+"""Kind of the device, and the error; None: the candidate was timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +85,14 @@ class ServedDevice:
         poison: PoisonList | None = None,
         run_notes: RunNotes | None = None,
         timing: Timing = USUAL,
+        trials: Counter[TrialResult] | None = None,
     ) -> None:
         """Args:
         fault: returns why no worker can be started; empty if one can.
         notes: of the agent's hooks.
         poison: programs that the agent refuses.
         run_notes: of the programs that run.
+        trials: counts the trials of all devices by result.
         """
         self.driver = driver
         self.poison = poison or PoisonList()
@@ -110,6 +115,7 @@ class ServedDevice:
         self._quiet = asyncio.Lock()
         self._logged_errors: set[str] = set()
         self._trials = 0
+        self._trial_counts: Counter[TrialResult] = Counter() if trials is None else trials
         self._trial_times: deque[float] = deque()
         self._last_error = ""
         self._reading: Telemetry | None = None
@@ -221,6 +227,7 @@ class ServedDevice:
     def learn(self, error: ErrorKind | None, message: str) -> None:
         """Record a trial's outcome; `error` is None if it was timed."""
         self._trials += 1
+        self._trial_counts[self.driver.kind, error] += 1
         self._trial_times.append(time.monotonic())
         if message:
             self._last_error = message

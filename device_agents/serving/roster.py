@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from device_agents.driver import Driver
 from device_agents.machine.pinning import OwnCpus
 from device_agents.serving.attach import TrackerLink
-from device_agents.serving.device import ServedDevice
+from device_agents.serving.device import ServedDevice, TrialResult
 from device_agents.serving.hook_notes import HookNotes
 from device_agents.serving.idle_reference import IdleReference
 from device_agents.serving.missing import MissingDevice
@@ -46,6 +47,9 @@ class Roster:
         self.devices: list[ServedDevice] = []
         self.idle: dict[str, IdleReference] = {}
         """By device name."""
+
+        self.trials: Counter[TrialResult] = Counter()
+        """Trials of all devices, gone ones too."""
 
         self.sessions: SessionTable | None = None
         """Sessions of the devices; None while the agent is being opened."""
@@ -193,7 +197,14 @@ class Roster:
     def _serve(self, driver: Driver) -> ServedDevice:
         turn = self._turns.setdefault(driver.resource, asyncio.Lock())
         device = ServedDevice(
-            driver, turn, lambda: self._pool.fault, self._notes, self._poison, self._run_notes, self._timing
+            driver,
+            turn,
+            lambda: self._pool.fault,
+            self._notes,
+            self._poison,
+            self._run_notes,
+            self._timing,
+            self.trials,
         )
         device.idle_work = self.idle[driver.name] = IdleReference(device, self._pool, self._attach_count, self._timing)
         return device

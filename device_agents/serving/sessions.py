@@ -46,6 +46,11 @@ class SessionTable:
         self._meeting = asyncio.Event()
         """Set, and replaced, when the tracker's message with key and nonces arrives."""
 
+    def has_session(self, device_name: str) -> bool:
+        """Tell whether a device has a live session."""
+        session = self._sessions.get(device_name)
+        return session is not None and session.life.is_live
+
     def add(self, device: ServedDevice) -> None:
         """Accept leases of an additional device."""
         self._devices[device.name] = device

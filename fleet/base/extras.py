@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _EXTRAS = {
     "alembic": "library",
+    "prometheus_client": "metrics",
     "sqlalchemy": "library",
     "psycopg": "postgres",
     "tvm_ffi": "agent",

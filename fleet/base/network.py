@@ -12,14 +12,14 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\s/]+):([0-9]{1,5})")
 _ANSWER_SEC = 2.0
 
 
-def check_address(address: str, what: str) -> None:
+def check_address(address: str, what: str, *, least_port: int = 1) -> None:
     """Refuse text other than "host:port" before anything waits for it.
 
     Raises:
         ConfigError: it is none.
     """
     match = _ADDRESS.fullmatch(address)
-    if match is None or not 0 < int(match[2]) < 65536 or not _is_host(match[1]):
+    if match is None or not least_port <= int(match[2]) < 65536 or not _is_host(match[1]):
         raise ConfigError(f"cannot read {what} {address!r}; write it like 127.0.0.1:9290")
 
 

@@ -33,6 +33,7 @@ def serve(
     lease_class: Annotated[
         str, typer.Option("--class", metavar="CLASS", help="Class of the leases: interactive, normal or batch.")
     ] = "batch",
+    metrics: options.MetricsOption = None,
     connect_timeout: ConnectTimeoutOption = 10.0,
 ) -> None:
     """Serve TVM's tracker protocol on 127.0.0.1 until Ctrl-C, for processes of this user.
@@ -48,4 +49,4 @@ def serve(
 
     logs.setup(options.settings(ctx).log_level or "info")
     wanted = wanted_options(port, tvm_version, lease_class)
-    options.run_service(run_gateway(options.tracker_address(tracker), wanted, connect_timeout))
+    options.run_service(run_gateway(options.tracker_address(tracker), wanted, connect_timeout, metrics))

@@ -63,6 +63,7 @@ def serve(
         typer.Option(help="Address to serve it on. Default: 127.0.0.1, with --allow-network all."),
     ] = None,
     allow_network: Annotated[bool, typer.Option("--allow-network", help="Serve it beyond this machine.")] = False,
+    metrics: options.MetricsOption = None,
     connect_timeout: ConnectTimeoutOption = 10.0,
 ) -> None:
     """Take jobs from the library and run them until Ctrl-C; what runs then goes back into the queue.
@@ -72,6 +73,7 @@ def serve(
     Example: fleet optimizer serve --tracker 10.0.0.5:9290 --library postgresql://db/fleet
     """
     from fleet.base import logs
+    from fleet.base.metrics import check_metrics
     from fleet.base.network import listening_host, refuse_network
     from fleet.building.cluster.address import ClusterAddress
     from fleet.optimizer.serving.cost_model_service import ServingAddress
@@ -82,6 +84,7 @@ def serve(
     serving_host = listening_host(host, is_network_allowed=allow_network)
     if port is not None and not allow_network:
         refuse_network(serving_host)
+    check_metrics(metrics, is_network_allowed=allow_network)
     wanted = OptimizerOptions(
         tracker=options.tracker_address(tracker),
         library=library,
@@ -92,6 +95,7 @@ def serve(
         snapshots=snapshots,
         serves_at=None if port is None else ServingAddress(host=serving_host, port=port),
         connect_timeout_sec=connect_timeout,
+        metrics=metrics,
     )
 
     options.run_service(run(wanted))

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from fleet.base.config import at_home
+from fleet.base.metrics import HELP as METRICS_HELP
 from fleet.base.network import is_answered
 from fleet.base.settings import Source, look_up
 from fleet.base.signals import ENDING, on_signals
@@ -131,6 +132,7 @@ def _library(given: str | None) -> str | None:
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print data as JSON.", callback=_in_json)]
+MetricsOption = Annotated[str | None, typer.Option("--metrics", metavar="HOST:PORT", help=METRICS_HELP)]
 ConnectTimeoutOption = Annotated[
     float,
     typer.Option(

@@ -22,6 +22,7 @@ from fleet.client.device import Device
 from fleet.domain.leases import LeaseClass, LeaseTerms, make_terms
 from fleet.errors import ConfigError, FleetError
 from fleet.gateway import greetings
+from fleet.gateway.counts import GatewayCounts
 from fleet.gateway.kept_leases import KeptLeases
 from fleet.gateway.keys import KeySummary, selector_of, summarize, with_version
 from fleet.gateway.peers import owner_of
@@ -66,13 +67,15 @@ class _Grant:
 
 
 @asynccontextmanager
-async def serve_gateway(client: Fleet, options: GatewayOptions) -> AsyncIterator[str]:
+async def serve_gateway(
+    client: Fleet, options: GatewayOptions, counts: GatewayCounts | None = None
+) -> AsyncIterator[str]:
     """Serve inside the block; yield the address, "127.0.0.1:port".
 
     Raises:
         ConfigError: the port is in use.
     """
-    gateway = Gateway(client, options)
+    gateway = Gateway(client, options, counts=counts)
     try:
         listener = await asyncio.start_server(gateway.serve, LOOPBACK, options.port, limit=frames.MOST_FRAME_BYTES)
     except OSError as error:
@@ -97,11 +100,14 @@ class Gateway:
         options: GatewayOptions,
         owner: Callable[[socket.socket], int | None] = owner_of,
         unused_sec: float = _UNUSED_SEC,
+        counts: GatewayCounts | None = None,
     ) -> None:
         """Args:
         owner: returns the user id of a connection's other end.
+        counts: kept up to date.
         """
         self.port = 0
+        self._counts = counts or GatewayCounts()
         self._client = client
         self._options = options
         self._owner = owner
@@ -129,6 +135,7 @@ class Gateway:
         """Serve one connection, and close it."""
         task = asyncio.current_task()
         self._connections.add(task)
+        self._counts.connections += 1
         try:
             if len(self._connections) <= _MAX_CONNECTIONS and self._is_own(writer.get_extra_info("socket")):
                 await self._serve(reader, writer)
@@ -140,6 +147,7 @@ class Gateway:
             logger.exception("connection failed")
         finally:
             self._connections.discard(task)
+            self._counts.connections -= 1
             writer.close()
 
     def _is_own(self, connection: socket.socket) -> bool:
@@ -191,6 +199,7 @@ class Gateway:
                 try:
                     return frames.result(await self._grant(request))
                 except FleetError as error:
+                    self._counts.refusals[type(error).__name__] += 1
                     return frames.failure(str(error))
             case _:
                 return frames.failure()
@@ -212,6 +221,7 @@ class Gateway:
         match_key = f"fleet:{secrets.token_hex(16)}"
         expiry = asyncio.get_running_loop().call_later(self._unused_sec, self._expire, match_key)
         self._grants[match_key] = _Grant(terms, device, expiry)
+        self._counts.grants += 1
         return [LOOPBACK, self.port, match_key]
 
     def _expire(self, match_key: str) -> None:
@@ -229,9 +239,12 @@ class Gateway:
             await writer.drain()
             return
         grant.expiry.cancel()
+        self._counts.sessions += 1
         try:
             await carry(reader, writer, grant.device, greeting.timeout_sec)
         finally:
+            self._counts.sessions -= 1
+            self._counts.ended_sessions += 1
             self._leases.give_back(grant.terms, grant.device)
 
     async def _summary(self) -> dict[str, object]:

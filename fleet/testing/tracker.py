@@ -56,6 +56,7 @@ async def serve_tracker(
     max_unsent: int = MAX_UNSENT,
     is_plain: bool = False,
     observers: Iterable[Observer] = (),
+    metrics: str | None = None,
 ) -> AsyncIterator[ServedTracker]:
     """Serve a tracker on a free port of the loopback. Its journal is removed at the end unless `state_dir` is given."""
     with tempfile.TemporaryDirectory(prefix="fleet-tracker-", ignore_cleanup_errors=True) as temporary:
@@ -68,7 +69,7 @@ async def serve_tracker(
             max_unsent=max_unsent,
             observers=tuple(observers),
         )
-        options = TrackerOptions(port=0, state_dir=directory, is_discoverable=False, is_plain=is_plain)
+        options = TrackerOptions(port=0, state_dir=directory, is_discoverable=False, is_plain=is_plain, metrics=metrics)
         served = ServedTracker(options, make)
         await served.start()
         try:

@@ -9,6 +9,7 @@ from typing import Annotated
 from fleet.base.command_line import Option
 from fleet.base.config import TRACKER_PORT, data_dir
 from fleet.base.logs import LEVELS
+from fleet.base.metrics import HELP as METRICS_HELP
 from fleet.base.network import listening_host
 from fleet.tracker.core.records import MAX_NAMES_PER_AGENT
 
@@ -31,6 +32,7 @@ class TrackerOptions:
     devices_per_agent: Annotated[
         int, Option("Quota of device names per agent key; a key keeps its names.", least=1)
     ] = MAX_NAMES_PER_AGENT
+    metrics: Annotated[str | None, Option(METRICS_HELP, metavar="HOST:PORT")] = None
     is_json: Annotated[bool, Option("Report readiness as JSON.", flag="--json", is_module_only=True)] = False
     log_level: Annotated[str, Option("Least severe records of the log.", choices=LEVELS, is_module_only=True)] = "INFO"
 

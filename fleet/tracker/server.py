@@ -16,6 +16,7 @@ from typing import IO
 import grpc.aio
 
 from fleet.base.clock import Clock, SystemClock
+from fleet.base.metrics import check_metrics, serving_metrics
 from fleet.base.network import address_of, refuse_network, refuse_plain_network
 from fleet.domain.tokens import TokenSigner, load_or_make_key, new_nonce
 from fleet.errors import ConfigError, FleetError
@@ -86,6 +87,7 @@ class Tracker:
         self._limits = limits or TrackerLimits()
         self._max_unsent = max_unsent
         self._added_observers = tuple(observers)
+        self._metrics = contextlib.AsyncExitStack()
         self.address = ""
         """ "host:port" once it is open."""
         self._clock = clock or SystemClock()
@@ -99,13 +101,15 @@ class Tracker:
 
         Raises:
             ConfigError: another tracker uses the state directory, its file is not a journal, tracker.yaml is not valid,
-                the port is in use, or the address needs `is_network_allowed`.
+                a port is in use, or the address needs `is_network_allowed`.
         """
         self._check_network()
+        check_metrics(self.options.metrics, is_network_allowed=self.options.is_network_allowed)
         policy = read_policy(self.options.config_file, is_required=self.options.config is not None)
         try:
             self._lock = lock_directory(self.options.directory)
             self._open_state(policy)
+            await self._serve_metrics()
             await self._listen()
         except BaseException:  # also if cancelled or interrupted; raised again
             await self.close()
@@ -119,6 +123,7 @@ class Tracker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
+        await self._metrics.aclose()
         if self._server:
             # Stop the engine first: clients of streams that end now are not lost, they come back to the next tracker.
             self.engine.stop()
@@ -193,6 +198,16 @@ class Tracker:
         kept = (self.view, history, self.lease_history, self.forecaster)
         own = (*audits, SpeedWatch(self.engine), *kept, self.agent_servicer, self.lease_servicer)
         self.engine.observers = Observers((*own, *self._added_observers))
+
+    async def _serve_metrics(self) -> None:
+        """Count for Prometheus if the options name an address."""
+        if self.options.metrics is None:
+            return
+        from fleet.tracker.metrics import TrackerMetrics  # needs an extra
+
+        metrics = TrackerMetrics(self.engine.queries)
+        await self._metrics.enter_async_context(serving_metrics(self.options.metrics, metrics.register))
+        self.engine.observers = Observers((*self.engine.observers.members, metrics))
 
     async def _listen(self) -> None:
         server = rpc.make_server(rpc.MAX_REQUEST_BYTES)

@@ -29,7 +29,7 @@ from tests.system.fleet_processes import Server
 MEMBERS = [
     *("LeaseAudit", "OwnAudit", "SpeedWatch"),
     *("FleetView", "History", "LeaseHistory", "Forecaster"),
-    *("AgentServicer", "LeaseServicer", "GrantCounter"),
+    *("AgentServicer", "LeaseServicer", "GrantCounter", "TrackerMetrics"),
 ]
 EXAMPLE = Path(__file__).parents[2] / "examples/observer"
 DEVICE = "devices/a"
@@ -110,14 +110,18 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 @pytest.fixture
 async def served(installed: Path) -> AsyncIterator[ServedTracker]:
-    async with serve_tracker(observers=installed_observers()) as served:
+    async with serve_tracker(observers=installed_observers(), metrics="127.0.0.1:0") as served:
         yield served
 
 
 @pytest.fixture(params=MEMBERS)
 def member(request: pytest.FixtureRequest, served: ServedTracker) -> Observer:
-    by_name = {type(each).__name__: each for each in served.tracker.engine.observers.members}
-    return by_name[request.param]
+    return named(request.param, served)
+
+
+def named(name: str, served: ServedTracker) -> Observer:
+    """Return the observer of a class."""
+    return next(each for each in served.tracker.engine.observers.members if type(each).__name__ == name)
 
 
 def replace(served: ServedTracker, member: Observer, by: Observer) -> None:
@@ -197,7 +201,7 @@ async def test_it_returns_at_once(member: Observer) -> None:
 
 async def test_the_example_counts_grants_and_forgets_devices(served: ServedTracker) -> None:
     """An agent that returns without a device drops the count with it."""
-    counter: Any = served.tracker.engine.observers.members[-1]
+    counter: Any = named("GrantCounter", served)
 
     async with SimulatedAgent(served.address, [DEVICE]), LeaseStream(served.address, "c") as client:
         client.release((await client.grant("r", "simulated")).lease.name)

@@ -12,17 +12,19 @@ import logging
 import shutil
 import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cross.compile.cache import BuildCache
 from cross.pool.build_pool import BuildPool
 from fleet import aio
 from fleet.base.machine import account_name
+from fleet.base.metrics import serving_metrics
 from fleet.base.open_files import raise_file_limit
 from fleet.base.scratch import scratch_dir
 from fleet.base.tasks import together
@@ -49,6 +51,9 @@ from fleet.optimizer.serving.cost_model_service import ServingAddress, serving_s
 from fleet.optimizer.serving.revoked_keys import guarded_by
 from fleet.optimizer.tune import OpenJob
 from fleet.optimizer.workshop import Workshop, open_builders
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +86,9 @@ class OptimizerOptions:
 
     serves_at: ServingAddress | None = None
     """Address at which the library's cost model is served to clients that cannot reach the library; None: none."""
+
+    metrics: str | None = None
+    """Address at which metrics are served; None: none."""
 
     build_timeout_sec: float = 30.0
     connect_timeout_sec: float = 10.0
@@ -117,7 +125,14 @@ async def serve(options: OptimizerOptions) -> None:
             guard = await stack.enter_async_context(guarded_by(options.tracker))
             await stack.enter_async_context(serving_snapshots(library.memory, options.serves_at, mine, guard))
         optimizer = OptimizerDaemon(shop, tracker=options.tracker, most_jobs=options.jobs, snapshots=options.snapshots)
+        await stack.enter_async_context(serving_metrics(options.metrics, partial(_register_metrics, optimizer)))
         await optimizer.run()
+
+
+def _register_metrics(optimizer: OptimizerDaemon, registry: CollectorRegistry) -> None:
+    from fleet.optimizer.serving.metrics import OptimizerMetrics  # needs an extra
+
+    registry.register(OptimizerMetrics(optimizer))
 
 
 class OptimizerDaemon:
@@ -127,12 +142,21 @@ class OptimizerDaemon:
         self._shop = shop
         self._tracker = tracker
         self._snapshots = snapshots
-        self._most_jobs = most_jobs
+        self.most_jobs = most_jobs
         self._plan = BuilderPlan(shop.pool, lambda: len(self._running)) if shop.builders is shop.pool else None
         """None: the builders are on other machines, and take tasks in the order of their arrival."""
 
+        self.is_library_reachable = True
+        self.ends: Counter[JobState] = Counter()
+        """Jobs that ended here, by state; those that went back into the queue, too."""
+
         self._name = ""
         self._running: set[asyncio.Task[None]] = set()
+
+    @property
+    def running_count(self) -> int:
+        """Number of jobs that run now."""
+        return len(self._running)
 
     async def run(self) -> None:
         """Take and run jobs until cancelled. Waits for a library that is temporarily unavailable."""
@@ -142,16 +166,15 @@ class OptimizerDaemon:
         if self._shop.client is not None and not self._shop.client.may_ask_for_others:
             logger.info("devices for all jobs count for this optimizer's account; its key may not ask for others")
         try:
-            is_away = False
             while True:
                 try:
                     await asyncio.to_thread(queue.alive, self._name)
                     await self._fill()
-                    is_away = False
+                    self.is_library_reachable = True
                 except FleetError as error:
-                    if not is_away:
+                    if self.is_library_reachable:
                         logger.warning("the library is unavailable, retrying", extra={"error": str(error)})
-                    is_away = True
+                    self.is_library_reachable = False
                 await asyncio.sleep(_POLL_SEC)
         finally:
             for job in self._running:
@@ -162,7 +185,7 @@ class OptimizerDaemon:
 
     async def _fill(self) -> None:
         """Claim jobs up to the limit."""
-        while len(self._running) < self._most_jobs:
+        while len(self._running) < self.most_jobs:
             take, fleet_id = self._shop.library.queue.take, self._shop.client.fleet_id if self._shop.client else ""
             job = await asyncio.to_thread(take, self._name, tracker=self._tracker, fleet_id=fleet_id)
             if job is None:
@@ -186,6 +209,7 @@ class OptimizerDaemon:
             await self._write_end(end, job, claim)
         finally:
             keeping.cancel()
+        self.ends[end.state] += 1
         logger.info("job ended", extra={"job": job.name, "state": end.state.value, "reason": end.message})
 
     async def _end_of(self, work: asyncio.Task[list[TuneReport]], job: Job, claim: JobClaim) -> _End:

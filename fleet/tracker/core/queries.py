@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator
 from itertools import chain, islice
 
 from fleet.domain.explanation import Omission
+from fleet.domain.leases import LeaseClass
 from fleet.domain.poison import Poison
 from fleet.domain.selectors import parse_selector
 from fleet.domain.waits import QuotaUse
@@ -194,6 +196,14 @@ class Queries:
         """Number of waiting requests, including parked ones."""
         booked = sum(len(booking.requests) for booking in self._tables.bookings.entries.values())
         return len(self._tables.waiting) + len(self._tables.sets) + booked + self._tables.parked_by_account.total()
+
+    def waiting_counts(self) -> Counter[LeaseClass]:
+        """Count the waiting requests of each class, without parked ones."""
+        counts = self._tables.waiting.counts()
+        counts.update(entry.request.terms.lease_class for entry in self._tables.sets.entries.values())
+        booked = (booking.requests.values() for booking in self._tables.bookings.entries.values())
+        counts.update(request.terms.lease_class for request in chain.from_iterable(booked))
+        return counts
 
     def first_requests(self, limit: int) -> list[RequestEntry]:
         """Return the first requests in the order of service: those for bookings, then sets, then the others."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, count, islice
 
@@ -62,6 +63,13 @@ class Waiting:
     def account_count(self) -> int:
         """Number of accounts that wait."""
         return len(self._backlogs)
+
+    def counts(self) -> Counter[LeaseClass]:
+        """Count the requests of each class."""
+        counts = Counter(dict.fromkeys(LeaseClass, 0))
+        for backlog in self._backlogs.values():
+            counts.update(backlog.counts)
+        return counts
 
     def push(self, request: RequestEntry) -> None:
         """Add a request."""
