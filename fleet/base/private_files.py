@@ -6,10 +6,13 @@ exists with wider rights than its owner's.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from fleet.errors import ConfigError
 
@@ -37,12 +40,23 @@ def write_private(path: Path, content: bytes) -> None:
         OSError: there is no room, or the folder cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with private_file(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def private_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file of mode 0600 for writing; at the end it replaces `path` durably, after an error nothing changes.
+
+    Raises:
+        OSError: there is no room, or the folder cannot be written.
+    """
     fresh = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
     fresh.unlink(missing_ok=True)  # left by an earlier process with our pid: in a container every process is 1
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         fresh.rename(path)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fleet.base.command_line import parse, to_argv
 from fleet.base.config import at_home
-from fleet.base.quantities import count_text, elapsed_text
+from fleet.base.quantities import count_text, elapsed_text, size_text
 from fleet.cli import join_token, members, options, process_options
 from fleet.errors import ConfigError
 from fleet.tracker.options import TrackerOptions
+
+if TYPE_CHECKING:
+    from fleet.tracker.backup import Backup
+
+_StateDirOption = Annotated[Path | None, typer.Option(help="The tracker's state directory.")]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -95,7 +100,7 @@ def reload(
 
 @app.command()
 def fsck(
-    state_dir: Annotated[Path | None, typer.Option(help="The tracker's, which must not run.")] = None,
+    state_dir: _StateDirOption = None,
     restore: Annotated[
         bool, typer.Option("--restore", help="Go on with the best there is: the journal's rest, or its last good copy.")
     ] = False,
@@ -104,7 +109,7 @@ def fsck(
     ] = False,
     json_output: options.JsonOption = False,
 ) -> None:
-    """Check a tracker's journal, and restore it from its copy. A damaged journal is kept beside it.
+    """Check the journal of a stopped tracker, and restore it from its copy. A damaged journal is kept beside it.
 
     No device runs for two holders after that: agents report the leases that they know, and end those that the tracker
     forgot.
@@ -126,6 +131,55 @@ def fsck(
     else:
         typer.echo(f"journal: {found.journal}\ncopy:    {found.copy}")
     raise typer.Exit(0 if found.is_whole else 1)
+
+
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(help="Written with mode 0600; replaced if it exists.")],
+    state_dir: _StateDirOption = None,
+    has_history: Annotated[
+        bool, typer.Option("--with-history", help="Include the history of ended leases, up to 1 GiB.")
+    ] = False,
+    json_output: options.JsonOption = False,
+) -> None:
+    """Back up a tracker, also while it runs: authority, key, members, bookings, leases, queue, shares and audit log.
+
+    The file is as secret as the state directory: its reader is an admin of the fleet.
+
+    Example: fleet tracker backup /mnt/safe/tracker.tar
+    """
+    from fleet.tracker.backup import back_up
+
+    made = back_up(TrackerOptions(state_dir=state_dir).directory, file, has_history=has_history)
+    _print_backup("backed up", made, json_output=json_output)
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="Made by 'fleet tracker backup'.")],
+    state_dir: _StateDirOption = None,
+    json_output: options.JsonOption = False,
+) -> None:
+    """Make a tracker's state directory from a backup, for a new machine or after a loss.
+
+    The former tracker must not run any more. Later changes of members, bookings and leases are not in the backup:
+    revoke again what was revoked since.
+
+    Example: fleet tracker restore /mnt/safe/tracker.tar && fleet tracker serve --allow-network
+    """
+    from fleet.tracker.backup import restore as restore_backup
+
+    directory = TrackerOptions(state_dir=state_dir).directory
+    _print_backup(f"restored to {directory}", restore_backup(file, directory), json_output=json_output)
+
+
+def _print_backup(done: str, found: Backup, *, json_output: bool) -> None:
+    if json_output:
+        options.print_json({**asdict(found), "path": str(found.path), "made_at": found.made_at.isoformat()})
+        return
+    counts = [count_text(getattr(found, f"{one}s"), one) for one in ("member", "device", "lease", "booking", "request")]
+    made_at = found.made_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    options.stderr().print(f"{done}: {', '.join(counts)} of {made_at}; {size_text(found.size_bytes)} in {found.path}")
 
 
 @app.command()

@@ -22,7 +22,7 @@ from fleet.identity.roles import Role
 logger = logging.getLogger(__name__)
 
 _MAX_FILE_BYTES = 8 * 1024 * 1024
-_OLDER_FILES = 4
+OLDER_FILES = 4
 _MAX_SUBJECT_CHARS = 2_000
 _TORN_LINES = 16
 """Number of the read lines that a crash may have torn."""
@@ -74,7 +74,7 @@ class AuditLog:
     def newest(self, limit: int) -> list[bytes]:
         """Return the newest lines and some more, oldest first, for `read_entries`. Reads only the end of the file."""
         most, found = limit + _TORN_LINES, list[bytes]()
-        for path in [self._path, *map(self._older, range(1, _OLDER_FILES + 1))]:
+        for path in [self._path, *map(self._older, range(1, OLDER_FILES + 1))]:
             if len(found) < most:
                 found = [*_last_lines(path, most - len(found)), *found]
         return found
@@ -103,7 +103,7 @@ class AuditLog:
 
     def _rotate(self) -> None:
         self.close()
-        for number in range(_OLDER_FILES, 0, -1):
+        for number in range(OLDER_FILES, 0, -1):
             newer = self._older(number - 1) if number > 1 else self._path
             if newer.exists():
                 newer.rename(self._older(number))

@@ -45,8 +45,7 @@ for _shape in [value for module in MODULES for value in vars(module).values()]:
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    folder = tmp_path_factory.mktemp("fleet")
+def fleet(folder: Path) -> Iterator[Fleet]:
     with running_fleet(folder, "devices: [{driver: cpu, name: bench, facts: {rack: {unit: 3}}}]\n") as found:
         yield found
 
@@ -123,6 +122,8 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     journal.open(0.0)
     journal.close()
     run("tracker fsck", "--state-dir", str(folder))
+    run("tracker backup", str(folder / "backup.tar"), "--state-dir", str(folder / "tracker"))
+    run("tracker restore", str(folder / "backup.tar"), "--state-dir", str(folder / "restored"))
     run("tracker members", *at)
     run("tracker reload", *at)
     run("tracker revoke", "0" * 40, *at)

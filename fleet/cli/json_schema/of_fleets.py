@@ -336,6 +336,20 @@ class Journal(TypedDict):
     copy: str
 
 
+class Backup(TypedDict):
+    """`fleet tracker backup` and `fleet tracker restore`; `made_at` in ISO 8601"""
+
+    path: str
+    made_at: str
+    files: list[str]
+    size_bytes: int
+    members: int
+    devices: int
+    leases: int
+    requests: int
+    bookings: int
+
+
 class Unbound(TypedDict):
     """`fleet tracker unbind`"""
 

@@ -46,24 +46,34 @@ def keep_copy(journal: Path) -> bool:
         OSError, sqlite3.Error: the journal cannot be read, or the copy cannot be written.
     """
     kept = copy_path(journal)
-    with closing(_reader(journal)) as source:
+    with closing(reader(journal)) as source:
         if kept.exists() and _commits(kept) == _chain_commits(source):
             return False
         fresh = kept.with_name(f".{kept.name}.{os.getpid()}")
         for left in kept.parent.glob(f".{kept.name}.*"):  # left by a killed tracker
             left.unlink(missing_ok=True)
         try:
-            os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            with closing(sqlite3.connect(fresh, isolation_level=None)) as target:
-                source.backup(target)
-                target.execute("PRAGMA journal_mode = DELETE").fetchall()
-                if not is_intact(target):
+            copy_database(source, fresh)
+            with closing(reader(fresh)) as copied:
+                if not is_intact(copied):
                     raise damaged(journal, "is damaged while it is in use")
-            _sync(fresh)
             fresh.replace(kept)
         finally:
             fresh.unlink(missing_ok=True)
     return True
+
+
+def copy_database(source: sqlite3.Connection, path: Path) -> None:
+    """Copy an open database, which may be in use, into a new file of mode 0600.
+
+    Raises:
+        OSError, sqlite3.Error: it cannot be read, or the copy cannot be written.
+    """
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    with closing(sqlite3.connect(path, isolation_level=None)) as target:
+        source.backup(target)
+        target.execute("PRAGMA journal_mode = DELETE").fetchall()
+    _sync(path)
 
 
 def look(journal: Path) -> Found:
@@ -160,13 +170,18 @@ def _found(path: Path, contents: Contents | None) -> Found:
     )
 
 
-def _reader(path: Path) -> sqlite3.Connection:
+def reader(path: Path) -> sqlite3.Connection:
+    """Open a database read-only.
+
+    Raises:
+        sqlite3.Error: it is not there, or cannot be read.
+    """
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, timeout=1.0)
 
 
 def _commits(path: Path) -> int | None:
     try:
-        with closing(_reader(path)) as connection:
+        with closing(reader(path)) as connection:
             return _chain_commits(connection)
     except sqlite3.Error:
         return None
