@@ -23,30 +23,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-import platform
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-from cross.targets.boards import find_board
-from device_agents.driver import Driver, Health, StraySweeper, WorkerSpec
+from device_agents.driver import Health, StraySweeper, WorkerSpec
+from device_agents.drivers.rpc_board import BoardFacts, RpcBoardConfig, RpcBoardDriver, describe
 from device_agents.machine.host import slug
 from device_agents.runtimes.tvm_rpc.handshake import NotServed, knock_patiently
-from fleet.base.config import parse, shown
+from fleet.base.config import parse
 from fleet.base.network import check_address, host_and_port
-from fleet.base.places import at, named_in_errors
-from fleet.domain.devices import Inventory, RuntimeKind, Telemetry
+from fleet.base.places import at
 from fleet.domain.measuring import ErrorKind
-from fleet.domain.tvm_versions import check_versions, tvm_version
 from fleet.errors import ConfigError, DeviceUnreachable
 
 logger = logging.getLogger(__name__)
 
-_DEFAULT_MEMORY_MB = 1024
 _FIRST_LOOK_SEC = 3.0
 _RETRY_SEC = 5.0
 _PATIENCE_SEC = 10.0
@@ -55,59 +49,28 @@ _PATIENCE_SEC = 10.0
 _IN_DOUBT = (ErrorKind.TIMEOUT, ErrorKind.CRASHED, ErrorKind.OUT_OF_MEMORY, ErrorKind.DEVICE_FAULTED)
 """Results that leave it unclear whether the server still serves."""
 
-_ARCHITECTURES = {"arm64": "aarch64", "armv7a": "armv7l", "arm": "armv7l", "i686": "x86"}
-_CPU_KINDS = ("llvm", "c")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TvmRpcConfig:
+class TvmRpcConfig(RpcBoardConfig):
     """Settings of one board; see the module's docstring."""
 
     address: Annotated[str, "Where `python -m tvm.exec.rpc_server` or `tvm_rpc server` listens: host:port."]
-    target: Annotated[
-        str | dict[str, object], "A board of `fleet targets`, or a TVM target: {kind: llvm, mtriple: ...}."
-    ]
     key: Annotated[str, "What the server was started with; default: none."] = ""
-    device_type: Annotated[str, "cpu, opencl, cuda, vulkan, ...: a device of the server's runtime."] = "cpu"
-    device_index: Annotated[int, "Which of several devices of that type."] = 0
     name: Annotated[str | None, "Id of the device; default: the address with dashes."] = None
-    memory_mb: Annotated[int | None, "Memory of the board [MiB]; default: the known board's, else 1024."] = None
-    session_sec: Annotated[
-        int,
-        "After this time the server ends a session [s]: the longest that a hung kernel blocks it.",
-    ] = 120
-    emulated: Annotated[bool, "True: its times are never stored as a board's."] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoardFacts:
-    """Facts about the board, from the configuration."""
-
-    target_json: str
-    arch: str
-    model: str
-    core_count: int
-    memory_mb: int
-    labels: dict[str, str]
-
-
-class TvmRpcDriver(Driver):
-    """Device behind a TVM RPC server."""
+class TvmRpcDriver(RpcBoardDriver):
+    """Device behind a TVM RPC server at a known address."""
 
     kind = "tvm_rpc"
     settings = TvmRpcConfig
-    preload = "device_agents.runtimes.tvm"
-    serves_one_worker = True
-    may_be_unplugged = True
 
     def __init__(
         self, device_id: str, config: TvmRpcConfig, host_name: str, what: BoardFacts, *, retry_sec: float = _RETRY_SEC
     ) -> None:
-        super().__init__(device_id)
+        super().__init__(device_id, config, host_name, what, address=config.address)
         self._retry_sec = retry_sec
         self._config = config
-        self._what = what
-        self._host_name = host_name
         self._host, self._port = host_and_port(config.address)
         self._trouble = "the TVM RPC server was not asked yet"
         self._look: asyncio.Task[None] | None = None
@@ -119,9 +82,6 @@ class TvmRpcDriver(Driver):
         check_address(config.address, f"{at(where, 'address')}:")
         if re.search(r"\s", config.key):
             raise ConfigError(f"{at(where, 'key')}: TVM's keys hold no white space, found {config.key!r}")
-        if config.session_sec < 1:
-            place = at(where, "session_sec")
-            raise ConfigError(f"{place}: expected a number above zero, found {config.session_sec}")
         what = describe(config, where=where)
         return [cls(config.name or slug(config.address), config, host_name, what)]
 
@@ -152,9 +112,6 @@ class TvmRpcDriver(Driver):
         self._begin_to_look()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._was_answered.wait(), _FIRST_LOOK_SEC)
-
-    async def _find(self) -> None:
-        check_versions()
 
     def _begin_to_look(self) -> None:
         if self._look is None or self._look.done():
@@ -191,88 +148,5 @@ class TvmRpcDriver(Driver):
     def _probe(self) -> Health:
         return Health(is_healthy=not self._trouble, reason=self._trouble)
 
-    def _inventory(self) -> Inventory:
-        what = self._what
-        labels = {"arch": what.arch, "model": slug(what.model), "cores": str(what.core_count), "host": self._host_name}
-        return Inventory(
-            kind=self.kind,
-            labels={**labels, **what.labels},
-            target_json=what.target_json,
-            device_model=f"{what.model} x{what.core_count}",
-            host_fingerprint=f"tvm-rpc-{self._config.address}",
-            memory_bytes=what.memory_mb * 1024**2,
-            core_count=what.core_count,
-            tvm_version=tvm_version() or "",
-            facts={"address": self._config.address, "runs on": self._config.device_type},
-            is_simulated=self._config.emulated,
-            runtime=RuntimeKind.TVM_RPC,
-        )
-
     def _worker_spec(self) -> WorkerSpec:
-        config = self._config
-        return WorkerSpec(
-            runtime="device_agents.runtimes.tvm_rpc.runtime:RpcRuntime",
-            settings={
-                "host": self._host,
-                "port": self._port,
-                "key": config.key,
-                "device_type": config.device_type,
-                "device_index": config.device_index,
-                "session_sec": config.session_sec,
-            },
-            needs_network=True,
-        )
-
-    def _telemetry(self) -> Telemetry:
-        return Telemetry(read_at_sec=time.time())
-
-
-def describe(config: TvmRpcConfig, *, where: str) -> BoardFacts:
-    """Determine the board from `target` and the settings beside it.
-
-    Raises:
-        ConfigError: no such board, or a target that the device type does not run.
-    """
-    place = at(where, "target")
-    if isinstance(config.target, str):
-        with named_in_errors(place):
-            board = find_board(config.target)
-        target, arch, model, labels = board.target, board.arch, board.title, dict(board.labels)
-        cores, memory_mb = board.cores, config.memory_mb or board.memory_mb
-    else:
-        target, labels = config.target, {}
-        arch = architecture_of(target)
-        cores = _core_count(target, place)
-        model = f"{target.get('mcpu') or target.get('device') or target.get('kind')} {arch}"
-        memory_mb = config.memory_mb or _DEFAULT_MEMORY_MB
-    kind = target.get("kind")
-    if not isinstance(kind, str):
-        raise ConfigError(f"{place}: the key 'kind' is missing; for example {{kind: llvm, mtriple: ...}}")
-    runs_on = "cpu" if kind in _CPU_KINDS else kind
-    if runs_on != config.device_type:
-        runs = f"a target of kind {kind!r} runs on {runs_on!r}"
-        raise ConfigError(f"{at(where, 'device_type')}: {runs}, not on {config.device_type!r}")
-    if "mcpu" in target:
-        labels.setdefault("mcpu", str(target["mcpu"]))
-    try:
-        target_json = json.dumps(target, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{place}: cannot be written as JSON: {error}") from error
-    return BoardFacts(
-        target_json=target_json, arch=arch, model=model, core_count=cores, memory_mb=memory_mb, labels=labels
-    )
-
-
-def _core_count(target: Mapping[str, object], where: str) -> int:
-    found = target.get("num-cores", 1)
-    if type(found) is int and found > 0:
-        return found
-    raise ConfigError(f"{at(where, 'num-cores')}: expected a number above zero, found {shown(found)}")
-
-
-def architecture_of(target: Mapping[str, object]) -> str:
-    """Return the CPU architecture of a TVM target, or of its host, as `uname -m` says it."""
-    host = target.get("host")
-    triple = str(target.get("mtriple") or (host.get("mtriple") if isinstance(host, Mapping) else "") or "")
-    word = triple.partition("-")[0]
-    return _ARCHITECTURES.get(word, word) or platform.machine()
+        return self._spec_for(self._host, self._port, self._config.key)

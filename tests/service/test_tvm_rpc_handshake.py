@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from device_agents.driver import NoStrays
-from device_agents.drivers.tvm_rpc import TvmRpcConfig, TvmRpcDriver, describe
+from device_agents.drivers.rpc_board import describe
+from device_agents.drivers.tvm_rpc import TvmRpcConfig, TvmRpcDriver
 from device_agents.runtimes.tvm_rpc.handshake import NotServed, keep_alive, knock, knock_patiently
 from fleet.errors import ConfigError
 from fleet.testing import eventually
