@@ -28,6 +28,10 @@ class NotServed(Exception):
     """The server is unreachable or refuses the session. The text gives the error and the remedy."""
 
 
+class KeyRefused(NotServed):
+    """The server has another key."""
+
+
 def name_with_options(key: str, session_sec: int) -> str:
     """Return a client's name without "client:": the key, and the deadline of the session."""
     return f"{key} -timeout={session_sec}"
@@ -35,8 +39,7 @@ def name_with_options(key: str, session_sec: int) -> str:
 
 def greeting(key: str, session_sec: int) -> bytes:
     """Return the client's first message."""
-    name = f"client:{name_with_options(key, session_sec)}".encode()
-    return _INT.pack(_MAGIC) + _INT.pack(len(name)) + name
+    return _greeting(name_with_options(key, session_sec))
 
 
 def check_answer(content: bytes, address: str, key: str) -> None:
@@ -49,7 +52,7 @@ def check_answer(content: bytes, address: str, key: str) -> None:
     if code == _MAGIC:
         return
     if code == _MISMATCH:
-        raise NotServed(
+        raise KeyRefused(
             f"the TVM RPC server at {address} has another key than {key!r}; set 'key' to the one it was started with "
             "(a server that is registered at a TVM tracker takes that tracker's clients only)"
         )
@@ -78,17 +81,36 @@ def knock(host: str, port: int, key: str, timeout_sec: float) -> None:
     Raises:
         NotServed: why there was none.
     """
-    address = f"{host}:{port}"
+    connect(host, port, name_with_options(key, 1), timeout_sec).close()
+
+
+def connect(host: str, port: int, name: str, timeout_sec: float) -> socket.socket:
+    """Open a session; return its connection, which has no time limit.
+
+    Args:
+        name: as in `open_session`.
+
+    Raises:
+        NotServed: the server is unreachable or refuses.
+    """
+    address, key = f"{host}:{port}", name.partition(" ")[0]
+    connection: socket.socket | None = None
     try:
-        with socket.create_connection((host, port), timeout_sec) as connection:
-            connection.sendall(greeting(key, 1))
-            check_answer(connection.recv(_INT.size, socket.MSG_WAITALL), address, key)
-            length = name_length(connection.recv(_INT.size, socket.MSG_WAITALL), address)
-            connection.recv(length, socket.MSG_WAITALL)
-    except TimeoutError:
-        raise NotServed(f"{address} does not answer within {timeout_sec:g} s") from None
-    except (OSError, ValueError) as error:
+        connection = socket.create_connection((host, port), timeout_sec)
+        connection.sendall(_greeting(name))
+        check_answer(connection.recv(_INT.size, socket.MSG_WAITALL), address, key)
+        length = name_length(connection.recv(_INT.size, socket.MSG_WAITALL), address)
+        connection.recv(length, socket.MSG_WAITALL)
+        connection.settimeout(None)
+    except (NotServed, OSError, ValueError) as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, NotServed):
+            raise
+        if isinstance(error, TimeoutError):
+            raise NotServed(f"{address} does not answer within {timeout_sec:g} s") from None
         raise NotServed(_unreachable(address, error)) from error
+    return connection
 
 
 async def knock_patiently(host: str, port: int, key: str) -> None:
@@ -97,19 +119,36 @@ async def knock_patiently(host: str, port: int, key: str) -> None:
     Raises:
         NotServed: why there was none.
     """
-    address = f"{host}:{port}"
-    writer: asyncio.StreamWriter | None = None
+    _, writer = await open_session(host, port, name_with_options(key, 1))
+    writer.close()
+
+
+async def open_session(host: str, port: int, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a session, however long the server is busy with others; return its connection.
+
+    Args:
+        name: of the client, without "client:": the key, and options after a space.
+
+    Raises:
+        NotServed: the server is unreachable or refuses.
+    """
+    address, key = f"{host}:{port}", name.partition(" ")[0]
     try:
         reader, writer = await asyncio.open_connection(host, port)
+    except (OSError, ValueError) as error:
+        raise NotServed(_unreachable(address, error)) from error
+    try:
         keep_alive(writer.get_extra_info("socket"))
-        writer.write(greeting(key, 1))
+        writer.write(_greeting(name))
         check_answer(await _read(reader, _INT.size), address, key)
         await _read(reader, name_length(await _read(reader, _INT.size), address))
     except (OSError, ValueError) as error:
+        writer.close()
         raise NotServed(_unreachable(address, error)) from error
-    finally:
-        if writer is not None:
-            writer.close()
+    except BaseException:  # also if cancelled; raised again
+        writer.close()
+        raise
+    return reader, writer
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -118,6 +157,34 @@ def keep_alive(connection: socket.socket) -> None:
     for name, value in _KEEPALIVE:
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+async def accept_session(reader: asyncio.StreamReader) -> str:
+    """Read a client's first message, and return its name without "client:".
+
+    Raises:
+        NotServed: the client speaks another protocol.
+    """
+    magic, length = struct.unpack("<ii", await reader.readexactly(2 * _INT.size))
+    if magic != _MAGIC or not 0 < length <= _MOST_NAME_BYTES:
+        raise NotServed("the client speaks another protocol")
+    return (await reader.readexactly(length)).decode(errors="replace").removeprefix("client:")
+
+
+def welcome(key: str) -> bytes:
+    """Return the answer that begins a session."""
+    name = f"server:{key}".encode()
+    return _INT.pack(_MAGIC) + _INT.pack(len(name)) + name
+
+
+def refusal() -> bytes:
+    """Return the answer to a client with another key."""
+    return _INT.pack(_MISMATCH)
+
+
+def _greeting(name: str) -> bytes:
+    content = f"client:{name}".encode()
+    return _INT.pack(_MAGIC) + _INT.pack(len(content)) + content
 
 
 async def _read(reader: asyncio.StreamReader, size: int) -> bytes:

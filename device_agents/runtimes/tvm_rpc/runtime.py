@@ -15,6 +15,7 @@ import ctypes
 import math
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,8 +26,9 @@ from device_agents.runtimes.contract import CandidateFailed, DeviceLost, WorkerE
 from device_agents.runtimes.filling import make_tile
 from device_agents.runtimes.proving import NotProvable, ProofParts
 from device_agents.runtimes.tvm import TvmRuntime, run_failure
-from device_agents.runtimes.tvm_rpc.handshake import NotServed, knock, name_with_options
+from device_agents.runtimes.tvm_rpc.handshake import NotServed, connect, knock, name_with_options
 from device_agents.runtimes.tvm_rpc.reference import WITNESSED, RpcReferenceKernel
+from device_agents.runtimes.tvm_rpc.relaying import relay
 from fleet.domain.measuring import Call, ErrorKind, Measurement, ModuleKind, Tensor, Trial
 from fleet.domain.proving import ProofOrder
 
@@ -91,6 +93,17 @@ class RpcRuntime(TvmRuntime):
             if call.module_kind is ModuleKind.RELAX_VM:
                 return self._call_model(call, path)
             return super().call(call, path)
+
+    def serve_rpc(self, connection_fd: int) -> None:
+        """Serve one session of a stock client by one of the device's server, which ends it after `session_sec`."""
+        name = name_with_options(self._key, self._session_sec)
+        with socket.socket(fileno=connection_fd) as client:
+            try:
+                server = connect(self._host, self._port, name, _CONNECT_SEC)
+            except NotServed as error:
+                raise DeviceLost(f"no session with the TVM RPC server: {error}") from error
+            with server:
+                relay(client, server)
 
     def prepare_proof(self, order: ProofOrder) -> ProofParts:
         raise NotProvable("boards that are reached over TVM's RPC serve one connection at a time")
