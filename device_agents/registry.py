@@ -22,6 +22,7 @@ BUILT_IN = {
     "raspberry_pi": "device_agents.drivers.raspberry_pi.driver:RaspberryPiDriver",
     "rocm": "device_agents.drivers.rocm.driver:RocmDriver",
     "simulated": "device_agents.drivers.simulated:SimulatedDriver",
+    "tvm_registered": "device_agents.drivers.tvm_registered.driver:TvmRegisteredDriver",
     "tvm_rpc": "device_agents.drivers.tvm_rpc:TvmRpcDriver",
     "zynq": "device_agents.drivers.zynq.driver:ZynqDriver",
 }

@@ -62,14 +62,14 @@ class Request:
     priority: int
 
 
-def frame_length(content: bytes) -> int:
+def frame_length(content: bytes, most_bytes: int = MOST_FRAME_BYTES) -> int:
     """Return the length of the message that follows.
 
     Raises:
         BrokenMessage: no valid length.
     """
     length: int = INT.unpack(content)[0]
-    if not 0 < length <= MOST_FRAME_BYTES:
+    if not 0 < length <= most_bytes:
         raise BrokenMessage(f"a message of {length} bytes")
     return length
 

@@ -67,8 +67,12 @@ def library_path() -> str:
 
 
 @contextmanager
-def serve_rpc(kind: str, folder: Path, *, key: str = "board", port: int = 0) -> Iterator[RpcServer]:
-    """Run a server of a kind, "cpp" or "python", until the end of the block."""
+def serve_rpc(kind: str, folder: Path, *, key: str = "board", port: int = 0, tracker: str = "") -> Iterator[RpcServer]:
+    """Run a server of a kind, "cpp" or "python", until the end of the block.
+
+    Args:
+        tracker: address where it registers; empty: nowhere.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     first = port or 20000 + os.getpid() % 20000
     ports = ("--host=127.0.0.1", f"--port={first}", f"--port-end={first + (1 if port else 200)}")
@@ -76,7 +80,7 @@ def serve_rpc(kind: str, folder: Path, *, key: str = "board", port: int = 0) -> 
     log = folder / f"{kind}.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [*program, *ports, f"--key={key}"],
+            [*program, *ports, f"--key={key}", *((f"--tracker={tracker}",) if tracker else ())],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,

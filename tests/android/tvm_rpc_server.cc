@@ -1,6 +1,6 @@
 // A TVM RPC server for this machine, on the wheel's own libraries, with the command line of TVM's C++ server:
 //
-//   tvm_rpc server --host=127.0.0.1 --port=9090 --port-end=9190 --key=phone [--work-dir=DIR]
+//   tvm_rpc server --host=127.0.0.1 --port=9090 --port-end=9190 --key=phone [--work-dir=DIR] [--tracker=HOST:PORT]
 //
 // It stands in for the tvm_rpc that a user builds with the Android NDK. What matters to a client is alike: the
 // handshake, one session at a time, a process of its own for each, `-timeout=` in whole seconds (a fraction ends the
@@ -22,6 +22,7 @@
 #include <filesystem>
 #include <iostream>
 #include <optional>
+#include <random>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -35,6 +36,7 @@ namespace {
 
 constexpr int32_t kMagic = 0xFF271;
 constexpr int32_t kMismatch = kMagic + 2;
+constexpr int32_t kTrackerMagic = 0x2F271;
 
 struct Options {
   std::string host = "0.0.0.0";
@@ -42,6 +44,7 @@ struct Options {
   int port_end = 9099;
   std::string key;
   std::string work_dir = ".";
+  std::string tracker;  // empty: none
 };
 
 struct Session {
@@ -61,11 +64,12 @@ Options parse(int argc, char** argv) {
     if (name == "--port-end") options.port_end = std::stoi(value);
     if (name == "--key") options.key = value;
     if (name == "--work-dir") options.work_dir = value;
+    if (name == "--tracker") options.tracker = value;
   }
   return options;
 }
 
-int listen_on(const Options& options) {
+int listen_on(const Options& options, int* bound_port) {
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   const int yes = 1;
   setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
@@ -76,6 +80,7 @@ int listen_on(const Options& options) {
     inet_pton(AF_INET, options.host.c_str(), &address.sin_addr);
     if (bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) continue;
     if (listen(listener, 1) != 0) continue;
+    *bound_port = port;
     std::cerr << "Bind to " << options.host << ":" << port << std::endl;
     return listener;
   }
@@ -120,6 +125,50 @@ std::optional<Session> shake_hands(int connection, const std::string& key) {
   }
   return Session{connection, timeout_sec};
 }
+
+// The connection to a tracker, by which the server offers one session after the other. A lost one ends the server.
+class Tracker {
+ public:
+  Tracker(const std::string& address, const std::string& key, int port) : key_(key), port_(port) {
+    const size_t colon = address.rfind(':');
+    sockaddr_in there{};
+    there.sin_family = AF_INET;
+    there.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(colon + 1))));
+    inet_pton(AF_INET, address.substr(0, colon).c_str(), &there.sin_addr);
+    connection_ = socket(AF_INET, SOCK_STREAM, 0);
+    int32_t magic = kTrackerMagic;
+    if (connect(connection_, reinterpret_cast<sockaddr*>(&there), sizeof(there)) != 0) fail();
+    send_all(connection_, &magic, 4);
+    if (!receive(connection_, &magic, 4) || magic != kTrackerMagic) fail();
+    ask("[5, {\"key\": \"server:" + key_ + "\", \"addr\": [null, \"" + std::to_string(port_) + "\"]}]");
+  }
+
+  std::string offer() {
+    const std::string match_key = key_ + ":" + std::to_string(random_());
+    ask("[3, \"" + key_ + "\", [" + std::to_string(port_) + ", \"" + match_key + "\"], null]");
+    return match_key;
+  }
+
+ private:
+  [[noreturn]] static void fail() {
+    std::cerr << "the tracker does not answer" << std::endl;
+    std::exit(1);
+  }
+
+  void ask(const std::string& message) {
+    int32_t length = static_cast<int32_t>(message.size());
+    send_all(connection_, &length, 4);
+    send_all(connection_, message.data(), message.size());
+    if (!receive(connection_, &length, 4) || length < 1 || length > 4096) fail();
+    std::string answer(length, '\0');
+    if (!receive(connection_, answer.data(), answer.size()) || answer != "0") fail();
+  }
+
+  std::string key_;
+  int port_;
+  int connection_ = -1;
+  std::random_device random_;
+};
 
 void define_server_functions(const std::string& directory) {
   const auto path_of = [directory](const std::string& name) { return directory + "/" + name; };
@@ -174,11 +223,15 @@ int main(int argc, char** argv) {
   }
   const Options options = parse(argc, argv);
   preload();
-  const int listener = listen_on(options);
+  int port = 0;
+  const int listener = listen_on(options, &port);
+  std::optional<Tracker> tracker;
+  if (!options.tracker.empty()) tracker.emplace(options.tracker, options.key, port);
+  std::string key = tracker ? tracker->offer() : options.key;
   while (true) {
     const int connection = accept(listener, nullptr, nullptr);
     if (connection < 0) continue;
-    const std::optional<Session> session = shake_hands(connection, options.key);
+    const std::optional<Session> session = shake_hands(connection, key);
     if (session) {
       const pid_t child = fork();
       if (child == 0) {
@@ -187,6 +240,7 @@ int main(int argc, char** argv) {
       }
       close(connection);
       wait_for(child, session->timeout_sec);
+      if (tracker) key = tracker->offer();
     } else {
       close(connection);
     }

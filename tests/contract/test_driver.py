@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from device_agents.config import known_keys, make_drivers, parse_config
 from device_agents.driver import Driver, StraySweeper
+from device_agents.drivers.tvm_registered.driver import TvmRegisteredDriver
 from device_agents.registry import known_drivers
 from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.pool import WorkerPool
@@ -28,8 +30,8 @@ from tests.contract.fake_nvml import playing
 from tests.emulated.pi_files import PI_4, put_files
 from tests.emulated.zynq_root import make_zynq_root
 
-DRIVERS = ["android", "cpu", "cuda", "opencl", "raspberry_pi", "rocm", "simulated", "tvm_rpc", "zynq"]
-SLOW = ("android", "opencl", "tvm_rpc")
+DRIVERS = ["android", "cpu", "cuda", "opencl", "raspberry_pi", "rocm", "simulated", "tvm_registered", "tvm_rpc", "zynq"]
+SLOW = ("android", "opencl", "tvm_registered", "tvm_rpc")
 """They need Debian packages, and native programs that are built for them."""
 _GIB = 1024**3
 
@@ -84,6 +86,18 @@ def tvm_rpc_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
         yield {"address": server.address, "key": "board", "target": {"kind": "llvm"}}
 
 
+@pytest.fixture
+async def registered_board(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Driver]:
+    """Return the device of a server that registered; no configuration names it."""
+    values = {"listen": "127.0.0.1:0", "keys": {"board": {"target": {"kind": "llvm"}}}}
+    finder = TvmRegisteredDriver.finder(values, where="entry", host_name="here")
+    assert await finder.look() == []
+    with serve_rpc("cpp", tmp_path_factory.mktemp("tvm_registered"), tracker=finder.address):
+        await asyncio.wait_for(finder.wait(), 60)
+        yield (await finder.look())[0]
+    await finder.close()
+
+
 @pytest.fixture(scope="module")
 def nvidia_gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("nvml")
@@ -111,6 +125,9 @@ def zynq_tree(tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in DRIVERS])
 def driver(request: pytest.FixtureRequest) -> Driver:
+    if request.param == "tvm_registered":
+        registered: Driver = request.getfixturevalue("registered_board")
+        return registered
     needed = NEEDED.get(request.param)
     return make(request.param, **(request.getfixturevalue(needed) if needed else {}))
 

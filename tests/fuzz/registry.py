@@ -13,6 +13,7 @@ from tests.fuzz.targets.models import MODELS
 from tests.fuzz.targets.optimizer import OPTIMIZER
 from tests.fuzz.targets.ports import PORTS
 from tests.fuzz.targets.proofs import PROOFS
+from tests.fuzz.targets.registrations import REGISTRATIONS
 from tests.fuzz.targets.texts import TEXTS
 from tests.fuzz.targets.tracker import TRACKER
 from tests.fuzz.targets.views import VIEWS
@@ -20,6 +21,20 @@ from tests.fuzz.targets.workers import WORKERS
 
 TARGETS: Mapping[str, Target] = {
     target.name: target
-    for group in (TRACKER, AGENT, OPTIMIZER, PORTS, WORKERS, PROOFS, TEXTS, BINARIES, JOURNALS, MODELS, ANSWERS, VIEWS)
+    for group in (
+        TRACKER,
+        AGENT,
+        OPTIMIZER,
+        PORTS,
+        WORKERS,
+        PROOFS,
+        TEXTS,
+        BINARIES,
+        JOURNALS,
+        MODELS,
+        ANSWERS,
+        VIEWS,
+        REGISTRATIONS,
+    )
     for target in group
 }

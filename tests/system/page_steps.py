@@ -72,6 +72,7 @@ NOT_RUN = {
         "python examples/zynq_gemm_i8/tune.py gemm_i8.bit --extents 64 64 64",
         "python -m tvm.exec.rpc_server --host 0.0.0.0 --port 9090 --key rpi",
         "./tvm_rpc server --host=0.0.0.0 --port=9090 --port-end=9091 --key=rpi",
+        "python -m tvm.exec.rpc_server --host 0.0.0.0 --port 9090 --key rpi4 --tracker 10.1.0.1:9190",
     ],
     "needs a phone, and the NDK: tests/android": [
         "cmake .. -DUSE_CPP_RPC=ON -DUSE_OPENCL=ON -DANDROID_ABI=arm64-v8a -DANDROID_PLATFORM=android-28 "
