@@ -119,12 +119,12 @@ async def test_it_is_no_tracker_for_clients_and_is_not_stopped(finder: ServerFin
 
 
 async def test_servers_that_are_not_listed_wait(finder: ServerFinder, caplog: pytest.LogCaptureFixture) -> None:
-    """Another key, an address that its key does not have, and a host name: a line in the log, and no device."""
+    """Another key, an address that its key does not have, and no host name: a line in the log, and no device."""
     peer = await Peer.open(finder)
     await peer.put("odd:0.1", key="odd")
     await peer.put("away:0.1", key="away")
     await peer.put("rpi4:0.1", host="192.0.2.1")
-    await peer.put("rpi4:0.2", host="localhost")
+    await peer.put("rpi4:0.2", host="a/b")
 
     assert await peer.ask([7]) == ["odd:0.1", "away:0.1", "rpi4:0.1", "rpi4:0.2"]
     assert await finder.look() == []
@@ -315,6 +315,41 @@ async def test_a_server_counts_as_free_until_a_session_fails(finder: ServerFinde
     await peer.put("rpi4:0.2", port=number)
     assert await reason(driver) == ""
     await driver.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [("test_addr", "there is no host 'test_addr'"), ("127.2", "'127.2' is outside of the networks")],
+)
+async def test_a_host_name_is_looked_up_when_a_session_is_opened(host: str, message: str) -> None:
+    """The agent connects to no address outside of the networks of the key, whatever names mean."""
+    finder = find(rpi4={"from": "127.0.0.1/32"})
+    await finder.look()
+    await (await Peer.open(finder)).put("rpi4:0.1", host=host)
+    driver = await appeared(finder)
+    assert await reason(driver) == ""
+    with pytest.raises(NotServed):
+        await open_session(*door_of(driver))
+
+    assert message in await reason(driver)
+    await driver.close()
+    await finder.close()
+    await Peer.close_all()
+
+
+async def test_a_server_may_name_its_host(finder: ServerFinder, server: PlayedServer) -> None:
+    """As behind an address translator, or with several networks."""
+    unnamed = await appeared(finder)
+    peer = await Peer.open(finder)
+    await peer.put("rpi4:named", port=server.port, host="localhost")
+    driver = await appeared(finder)
+    assert driver.name == f"devices/rpi4-localhost-{server.port}"
+    _, writer = await open_session(*door_of(driver))
+    writer.close()
+
+    assert server.names == ["rpi4:named"]
+    await driver.close()
+    await unnamed.close()
 
 
 async def test_a_server_that_does_not_register_again_is_reported(

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Self
@@ -145,7 +146,10 @@ class ServerFinder:
 
 def device_id(server: Server, prefix: str) -> str:
     """Return the id of a server's device: the same after every start of server and agent."""
-    host = plain_address(server.host).exploded.replace(":", "-").replace("%", "-")
+    try:
+        host = re.sub(r"[:%]", "-", plain_address(server.host).exploded)
+    except ValueError:
+        host = server.host
     number = "" if server.number == 1 else f"-{server.number}"
     name = f"{prefix}{server.key}-{host}-{server.port}{number}"
     if len(name) <= _MOST_ID_CHARS:

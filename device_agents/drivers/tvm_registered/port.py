@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from device_agents.drivers.tvm_registered.config import Address, RegistrationConfig, plain_address
+from device_agents.drivers.tvm_registered.config import Address, RegisteredKey, RegistrationConfig, plain_address
 from device_agents.drivers.tvm_registered.offers import Offers, Put, Server, parse_put
 from device_agents.drivers.tvm_registered.station import Station
 from device_agents.runtimes.tvm_rpc.handshake import keep_alive
@@ -32,6 +33,7 @@ MOST_CONNECTIONS_OF_ADDRESS = 64
 _SILENCE_SEC = 5.0
 """Time limit of a connection's first message; afterwards TCP keepalive finds lost peers."""
 
+_HOST_NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 _NO_CLIENTS = "this port takes TVM RPC servers only; clients use fleet gateway"
 
 
@@ -142,27 +144,34 @@ class RegistrationPort:
 
     def _take_offer(self, connection: int, peer: Address, message: Message) -> None:
         put = parse_put(message.arguments)
-        address = self._served_address(put, peer)
-        if address is None:
+        key = self._config.keys.get(put.key)
+        host = self._served_host(put, key, peer)
+        if host is None:
             extra = {"key": put.key, "address": put.host, "peer": str(peer)}
             logger.warning("a server waits: agent.yaml names no such key for its address", extra=extra)
-        server = self._offers.add(connection, put, None if address is None else str(address))
-        if server is None:
+        server = self._offers.add(connection, put, host)
+        if server is None or key is None:
             return
         station = self._stations.get(server)
         if station is None:
-            station = self._stations[server] = Station(server, self._offers)
+            station = self._stations[server] = Station(server, self._offers, key.admits)
             self._appeared(station)
         station.offered()
 
-    def _served_address(self, put: Put, peer: Address) -> Address | None:
-        """Return the address of a server; None if its key is not served there."""
-        key = self._config.keys.get(put.key)
+    def _served_host(self, put: Put, key: RegisteredKey | None, peer: Address) -> str | None:
+        """Return the host of a server; None if its key is not served there.
+
+        A host name is looked up and checked when a session is opened.
+        """
+        if key is None or not key.admits(peer):
+            return None
+        if not put.host:
+            return str(peer)
         try:
-            address = plain_address(put.host) if put.host else peer
+            address = plain_address(put.host)
         except ValueError:
-            return None  # a host name: others decide which address that is
-        return address if key is not None and key.admits(peer) and key.admits(address) else None
+            return put.host if _HOST_NAME.fullmatch(put.host) else None
+        return str(address) if key.admits(address) else None
 
 
 def _peer_of(writer: asyncio.StreamWriter) -> Address | None:

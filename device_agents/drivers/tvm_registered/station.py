@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from device_agents.drivers.tvm_registered.config import Address, plain_address
 from device_agents.drivers.tvm_registered.offers import Offers, Server
 from device_agents.runtimes.tvm_rpc.handshake import KeyRefused, NotServed, open_session
 from fleet.base.network import address_of
@@ -22,10 +24,18 @@ _CONNECT_SEC = 4.0
 class Station:
     """One server. The port where servers register calls `offered` and `lost`."""
 
-    def __init__(self, server: Server, offers: Offers, now_sec: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        server: Server,
+        offers: Offers,
+        admits: Callable[[Address], bool],
+        now_sec: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args: admits: tells whether sessions may be opened at an address."""
         self.server = server
         self.address = address_of(server.host, server.port)
         self._offers = offers
+        self._admits = admits
         self._now_sec = now_sec
         self._news = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -91,7 +101,8 @@ class Station:
         try:
             async with asyncio.timeout(_CONNECT_SEC):
                 match_key = await self._taken()
-                return await open_session(self.server.host, self.server.port, f"{match_key} {options}".rstrip())
+                host = await self._looked_up()
+                return await open_session(host, self.server.port, f"{match_key} {options}".rstrip())
         except KeyRefused as error:
             self._failure = "the last session failed, it does not know the match key that it registered with"
             raise NotServed(self._failure) from error
@@ -101,6 +112,23 @@ class Station:
         except TimeoutError as error:
             self._failure = f"the last session failed, no answer within {_CONNECT_SEC:g} s"
             raise NotServed(self._failure) from error
+
+    async def _looked_up(self) -> str:
+        """Return the address of the server's host.
+
+        Raises:
+            NotServed: there is no such host, or its networks do not have it.
+        """
+        host = self.server.host
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise NotServed(f"there is no host {host!r}; correct the server's --custom-addr") from error
+        addresses = [plain_address(str(entry[4][0])) for entry in found]
+        admitted = next(filter(self._admits, addresses), None)
+        if admitted is None:
+            raise NotServed(f"{host!r} is outside of the networks of this key in agent.yaml")
+        return str(admitted)
 
     async def _taken(self) -> str:
         await self._offer()
