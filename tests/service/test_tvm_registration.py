@@ -287,6 +287,35 @@ async def test_each_session_has_a_match_key_of_its_own(finder: ServerFinder, ser
     await driver.close()
 
 
+async def test_a_server_may_open_a_connection_for_each_session(finder: ServerFinder) -> None:
+    """TVM's Android app ends the one of the last session first; the device stays healthy meanwhile."""
+    sessions: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sessions.append(await accept_session(reader))
+        writer.write(welcome("rpi4"))
+        writer.close()
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    peer = await Peer.open(finder)
+    await peer.put("rpi4:0", port=port)
+    driver = await appeared(finder)
+    for number in range(1, 3):
+        reader, writer = await open_session(*door_of(driver))
+        assert await reader.read() == b""
+        writer.close()
+        peer.writer.close()
+        assert await reason(driver) == ""
+        peer = await Peer.open(finder)
+        await peer.put(f"rpi4:{number}", port=port)
+
+    assert sessions == ["rpi4:0", "rpi4:1"]
+    assert await finder.look() == []
+    listener.close()
+    await driver.close()
+
+
 async def test_only_its_own_workers_open_sessions(finder: ServerFinder, server: PlayedServer) -> None:
     """Another process of the machine does not know the key of the loopback port."""
     driver = await appeared(finder)
