@@ -27,9 +27,12 @@ from device_agents.serving.doubts import Doubts
 from device_agents.serving.epochs import EpochLedger
 from device_agents.serving.hook_notes import HookNotes
 from device_agents.serving.hotplug import Hotplug
+from device_agents.serving.lease_logs import LeaseLogs, keep_pruned
+from device_agents.serving.log_service import LeaseLogService
 from device_agents.serving.membership import Membership, renew_in_time
 from device_agents.serving.missing import Search
 from device_agents.serving.poison import PoisonList
+from device_agents.serving.revoked_callers import RevokedCallers
 from device_agents.serving.roster import Roster
 from device_agents.serving.run_notes import RunNotes
 from device_agents.serving.service import SessionService
@@ -48,7 +51,7 @@ from fleet.identity.certificates import own_key_id
 from fleet.identity.join_tokens import JoinToken
 from fleet.wire.peers import Guard, server_security
 from fleet.wire.rpc import bind, make_agent_server
-from fleet.wire.stubs import add_session_service
+from fleet.wire.stubs import add_lease_log_service, add_session_service
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +128,7 @@ class Agent:
             is_jailed=config.jail != "none",
         )
         self._poison = PoisonList(doubts=Doubts(home.state_dir / "private" / "doubts.json"))
+        self._logs = LeaseLogs(home.state_dir / "private" / "lease-logs", self._clock.now_sec)
         self._run_notes = RunNotes(home.state_dir / "private" / "running")
         self._own_cpus = OwnCpus()
         self._roster = Roster(
@@ -141,6 +145,7 @@ class Agent:
         self._search = Search(self._roster.drivers, self._roster.look_for, timing)
         self._membership = Membership(home.state_dir, home.tracker, token=home.token, is_plain=home.is_plain)
         self._renewing: asyncio.Task[None] | None = None
+        self._pruning: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._server = make_agent_server()
         self._sessions: SessionTable | None = None
@@ -209,7 +214,7 @@ class Agent:
     async def close(self) -> None:
         """End all sessions, release the devices, and leave no process behind. Idempotent."""
         self._run_notes.close()  # first: an end in order blames no program, even if it takes too long
-        tasks = [task for task in (self._link_task, self._renewing, self._watching) if task is not None]
+        tasks = [task for task in (self._link_task, self._renewing, self._pruning, self._watching) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -258,18 +263,24 @@ class Agent:
         self._roster.serve()
         ledger = EpochLedger(self._home.state_dir / "private")
         ledger.open()
+        self._logs.open()
         self._poison.blame_lost(self._run_notes.open())
         admission = Admission(self.device_names, self._clock, ledger)
-        self._sessions = self._roster.sessions = SessionTable(self._roster.devices, admission, self._pool, self._store)
+        self._sessions = self._roster.sessions = SessionTable(
+            self._roster.devices, admission, self._pool, self._store, self._logs
+        )
         is_plain = self._home.is_plain
         guard = Guard(secret=self._membership.secret if is_plain else None)
+        revoked = RevokedCallers(self._membership.revoked_keys)
         add_session_service(self._server, SessionService(self._sessions, self._store), guard)
+        add_lease_log_service(self._server, LeaseLogService(self._logs, revoked), guard)
         self._membership.load()
         security = None if is_plain else server_security(self._membership.shown)
         self.port = bind(self._server, self._home.host, self._home.port, security, what="the agent")
         self._watching = guard.connections.watch(self.port)
         await self._server.start()
         self._renewing = asyncio.create_task(renew_in_time(self._membership), name="renew-certificate")
+        self._pruning = asyncio.create_task(keep_pruned(self._logs), name="prune-lease-logs")
         self._link = TrackerLink(
             self._home.tracker,
             self._membership,

@@ -115,6 +115,14 @@ class Membership:
         """
         return make_channel(self._tracker, await self._proof())
 
+    async def revoked_keys(self) -> frozenset[str]:
+        """Return the ids of the keys that the tracker has revoked.
+
+        Raises:
+            FleetError: it does not answer, or this agent is no member.
+        """
+        return await joining.revoked_keys(self._tracker, await self._proof())
+
     async def renew(self) -> None:
         """Renew the certificate when it is due; best effort, as weeks remain."""
         if self._own is None:

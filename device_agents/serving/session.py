@@ -22,6 +22,7 @@ from device_agents.serving.device import ServedDevice
 from device_agents.serving.failures import failed_call, failed_trial, missing, poisoned
 from device_agents.serving.hook_run import LeaseNames
 from device_agents.serving.intake import Intake
+from device_agents.serving.lease_logs import LeaseLogs
 from device_agents.serving.lifetime import Lifetime
 from device_agents.serving.observation import Observation
 from device_agents.serving.proving import prove
@@ -66,6 +67,7 @@ class Session:
         pool: WorkerPool,
         store: ArtifactStore,
         intake: Intake | None = None,
+        logs: LeaseLogs | None = None,
     ) -> None:
         self.claims = claims
         self.life = Lifetime()
@@ -75,6 +77,8 @@ class Session:
 
         self.device = device
         self.output = OutputBroadcast()
+        self._logs = logs or LeaseLogs()
+        self._log = self._logs.begin(claims)
         self._pool = pool
         self._store = store
         self._workers = WorkerSlot(self._start_worker, self.life.check, device.note_killed)
@@ -343,9 +347,13 @@ class Session:
 
     async def _start(self, spec: WorkerSpec) -> WorkerHandle:
         cycles = self.device.upkeep.cycles
-        worker = await self._pool.start_worker(spec, self.output.write)
+        worker = await self._pool.start_worker(spec, self._note_output)
         worker.device_cycles = cycles
         return worker
+
+    def _note_output(self, content: bytes) -> None:
+        self.output.write(content)
+        self._log.write(content)
 
     async def _warm_up(self) -> None:
         try:
@@ -367,4 +375,5 @@ class Session:
             pass
         self._store.release(self)
         self.output.close()
+        self._logs.end(self._log)
         self.device.end_lease()

@@ -13,6 +13,7 @@ from device_agents.serving.admission import Admission, Fence
 from device_agents.serving.device import ServedDevice
 from device_agents.serving.failures import superseded
 from device_agents.serving.intake import Intake, share_bytes
+from device_agents.serving.lease_logs import LeaseLogs
 from device_agents.serving.session import Session
 from device_agents.serving.store import ArtifactStore
 from device_agents.workers.pool import WorkerPool
@@ -29,12 +30,18 @@ class SessionTable:
     """The live sessions."""
 
     def __init__(
-        self, devices: Iterable[ServedDevice], admission: Admission, pool: WorkerPool, store: ArtifactStore
+        self,
+        devices: Iterable[ServedDevice],
+        admission: Admission,
+        pool: WorkerPool,
+        store: ArtifactStore,
+        logs: LeaseLogs | None = None,
     ) -> None:
         self._devices = {device.name: device for device in devices}
         self._admission = admission
         self._pool = pool
         self._store = store
+        self._logs = logs or LeaseLogs()
         self._sessions: dict[str, Session] = {}
         self._locks = {name: asyncio.Lock() for name in self._devices}
         self._endings: set[asyncio.Task[None]] = set()
@@ -210,7 +217,7 @@ class SessionTable:
                 return older
             await older.end(superseded(older.claims))
         intake = Intake(share_bytes(len(self._devices), self._pool.limits.memory_bytes))
-        session = Session(claims, self._devices[claims.device_name], self._pool, self._store, intake)
+        session = Session(claims, self._devices[claims.device_name], self._pool, self._store, intake, self._logs)
         try:
             await session.prepare()
         except BaseException:  # also if cancelled; raised again

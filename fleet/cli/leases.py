@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -14,6 +14,9 @@ from fleet.cli.tables import make_console, text_table
 from fleet.dashboard import formatting
 from fleet.domain.snapshot import Snapshot
 from fleet.wire.json_shape import lease_json
+
+if TYPE_CHECKING:
+    from fleet.client.aio import Fleet
 
 app = typer.Typer(invoke_without_command=True, add_completion=False)
 
@@ -60,6 +63,29 @@ def revoke(
         options.print_json({"leases": [lease_json(lease)]})
         return
     options.stderr().print(f"revoked {lease.name}: {lease.device_name} is no longer held by {lease.held_by}")
+
+
+@app.command()
+def logs(
+    name: Annotated[
+        str, typer.Argument(help="The lease, with or without 'leases/'.", autocompletion=completion_values.leases)
+    ],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the lease's session ends.")] = False,
+    tracker: options.TrackerOption = None,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+) -> None:
+    """Print the output of a lease's workers, stdout and stderr, also after its end.
+
+    For its holder and admins. Agents keep the first MiB of each lease for seven days, and 100 MiB of all leases.
+
+    Example: fleet leases logs 42 --follow
+    """
+
+    async def work(client: Fleet) -> None:
+        async for text in client.lease_log(f"leases/{name.removeprefix('leases/')}", follow=follow):
+            typer.echo(text, nl=False)
+
+    options.query_tracker(tracker, connect_timeout, work)
 
 
 def _table(snapshot: Snapshot) -> Table:

@@ -26,6 +26,7 @@ from fleet.base.settings import look_up
 from fleet.client.booking_notices import OnBooking
 from fleet.client.device import Device
 from fleet.client.keeper import LeaseKeeper
+from fleet.client.lease_logs import read_log
 from fleet.client.leases import OnQueued
 from fleet.client.link import TrackerLink
 from fleet.domain.bookings import Booking, booking_name, check_count, check_length, checked_start
@@ -245,6 +246,25 @@ class Fleet:
     def watch(self, min_interval_sec: float = 1.0) -> AsyncGenerator[Snapshot, None]:
         """Yield the fleet now and after each change, for ever. During an outage, wait for the tracker."""
         return self._link.calls.watch(min_interval_sec)
+
+    async def lease_log(self, lease_name: str, *, follow: bool = False) -> AsyncGenerator[str, None]:
+        """Yield the output of a lease's workers, stdout and stderr, also after its end. For its holder and admins.
+
+        Agents keep the first MiB of each lease for seven days, and the newest 100 MiB of all.
+
+        Args:
+            follow: go on until the lease's session ends.
+
+        Raises:
+            NotFound: no agent keeps output of this lease.
+            NotAllowed: the lease is another's.
+            TrackerUnavailable: the tracker does not answer at this moment.
+        """
+        snapshot = await self.snapshot()
+        texts = read_log(snapshot, lease_name, self._link.calls.connection.proof, follow=follow)
+        async with contextlib.aclosing(texts):
+            async for text in texts:
+                yield text
 
     def publish(self, job: JobStatus) -> None:
         """Show a job in `fleet status`. Best effort: only the newest state of each job is sent."""

@@ -170,6 +170,10 @@ class Fleet(Blocking[aio.Fleet]):
     def watch(self, min_interval_sec: float = 1.0) -> Generator[Snapshot, None, None]:
         return self._thread.pull(self._inner.watch(min_interval_sec))
 
+    @documented_as(aio.Fleet.lease_log)
+    def lease_log(self, lease_name: str, *, follow: bool = False) -> Generator[str, None, None]:
+        return self._thread.pull(self._inner.lease_log(lease_name, follow=follow))
+
     @documented_as(aio.Fleet.publish)
     def publish(self, job: JobStatus) -> None:
         self._thread.call(lambda: self._inner.publish(job))

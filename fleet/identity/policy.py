@@ -50,7 +50,7 @@ RULES: Mapping[str, Rule] = {
     "IdentityService.UnbindDevice": Rule(roles=_ADMINS, is_audited=True),
     "IdentityService.ListMembers": Rule(roles=_ADMINS),
     "IdentityService.RevokeMember": Rule(roles=_ADMINS, is_audited=True),
-    "IdentityService.ListRevokedKeys": Rule(roles=_USERS),
+    "IdentityService.ListRevokedKeys": Rule(roles=_MEMBERS),
     "IdentityService.ListAuditEntries": Rule(roles=_ADMINS),
     "LeaseService.OpenLeases": Rule(roles=_USERS, is_audited=True),
     "LeaseService.RevokeLease": Rule(roles=_USERS, own_only=frozenset({Role.USER}), is_audited=True),
@@ -75,6 +75,8 @@ RULES: Mapping[str, Rule] = {
     "SessionService.WatchLogs": Rule(roles=_USERS),
     "SessionService.MakeUploadTicket": Rule(roles=_USERS),
     "SessionService.CloseSession": Rule(roles=_USERS),
+    # At an agent, without a token.
+    "LeaseLogService.WatchLeaseLog": Rule(roles=_USERS, own_only=frozenset({Role.USER})),
     # At an optimizer.
     "CostModelService.WatchSnapshots": Rule(roles=_USERS),
     "SnapshotService.WatchSnapshots": Rule(roles=_USERS),
@@ -99,6 +101,7 @@ _DEEDS: Mapping[str, str] = {
     "LeaseService.ResetEpochs": "resetting a device's epochs",
     "LeaseService.ReloadTracker": "reloading the tracker's shares and quotas",
     "LeaseService.SetHealth": "judging devices",
+    "LeaseLogService.WatchLeaseLog": "reading the output of leases",
     "PoisonService.ListPoison": "listing poison",
     "PoisonService.ForgetPoison": "forgetting poison",
 }

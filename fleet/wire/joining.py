@@ -120,6 +120,18 @@ async def renewed(address: str, credentials: Credentials, now: dt.datetime) -> C
     )
 
 
+async def revoked_keys(address: str, proof: Proof) -> frozenset[str]:
+    """Return the ids of all revoked keys.
+
+    Raises:
+        TrackerUnavailable: the tracker does not answer.
+    """
+    async with make_channel(address, proof) as channel:
+        stub: IdentityServiceStub = identity_service_stub(channel)
+        answer = await _answer(stub.list_revoked_keys(pb.ListRevokedKeysRequest(), timeout=_TIMEOUT_SEC))
+    return frozenset(answer.key_ids)
+
+
 async def find_proof(address: str, store: CredentialStore) -> Proof | None:
     """Return this account's credentials for a tracker: those stored for its address, else those for its authority.
 

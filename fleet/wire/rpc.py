@@ -233,7 +233,7 @@ def encoded(_: type[T], content: bytes) -> T:
     return cast("T", content)
 
 
-async def read_next(call: grpc.aio.StreamStreamCall[Any, T]) -> T | None:
+async def read_next(call: grpc.aio.StreamStreamCall[Any, T] | grpc.aio.UnaryStreamCall[Any, T]) -> T | None:
     """Return the next answer of a stream; None at its end."""
     message = await call.read()
     return None if message is EOF else cast("T", message)

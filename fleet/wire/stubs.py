@@ -16,6 +16,7 @@ from fleet.v1 import (
     cost_model_service_pb2,
     fleet_service_pb2,
     identity_service_pb2,
+    lease_log_service_pb2,
     lease_service_pb2,
     measurement_pb2,
     poison_service_pb2,
@@ -281,6 +282,34 @@ def add_identity_service(
 ) -> None:
     """Have a server answer the calls of fleet.v1.IdentityService."""
     rpc.add_service(server, identity_service_pb2.DESCRIPTOR.services_by_name["IdentityService"], servicer, guard)
+
+
+class LeaseLogServiceStub(Protocol):
+    """Client side of fleet.v1.LeaseLogService."""
+
+    watch_lease_log: grpc.aio.UnaryStreamMultiCallable[
+        lease_log_service_pb2.WatchLeaseLogRequest, lease_log_service_pb2.WatchLeaseLogResponse
+    ]
+
+
+class LeaseLogServiceServicer(Protocol):
+    """Server side of fleet.v1.LeaseLogService."""
+
+    def watch_lease_log(
+        self, request: lease_log_service_pb2.WatchLeaseLogRequest, context: rpc.CallContext, /
+    ) -> AsyncIterator[lease_log_service_pb2.WatchLeaseLogResponse]: ...
+
+
+def lease_log_service_stub(channel: rpc.Channel) -> LeaseLogServiceStub:
+    """Return a client stub of fleet.v1.LeaseLogService on a channel."""
+    return cast(LeaseLogServiceStub, rpc.Stub(channel, lease_log_service_pb2.DESCRIPTOR.services_by_name["LeaseLogService"]))
+
+
+def add_lease_log_service(
+    server: grpc.aio.Server, servicer: LeaseLogServiceServicer, guard: Guard | None = None
+) -> None:
+    """Have a server answer the calls of fleet.v1.LeaseLogService."""
+    rpc.add_service(server, lease_log_service_pb2.DESCRIPTOR.services_by_name["LeaseLogService"], servicer, guard)
 
 
 class LeaseServiceStub(Protocol):

@@ -17,8 +17,11 @@ from device_agents.config import make_drivers, parse_config
 from device_agents.serving.admission import Admission
 from device_agents.serving.attach import Hello, TrackerLink
 from device_agents.serving.device import ServedDevice
+from device_agents.serving.lease_logs import LeaseLogs
+from device_agents.serving.log_service import LeaseLogService
 from device_agents.serving.membership import Membership
 from device_agents.serving.poison import PoisonList
+from device_agents.serving.revoked_callers import RevokedCallers
 from device_agents.serving.service import SessionService
 from device_agents.serving.sessions import SessionTable
 from device_agents.serving.store import ArtifactStore
@@ -29,6 +32,7 @@ from fleet.domain.tokens import Claims
 from fleet.identity.roles import Role
 from fleet.testing.identity import credentials, key_id
 from fleet.v1 import agent_service_pb2, measurement_pb2, tensor_pb2
+from fleet.v1 import lease_log_service_pb2 as logs_pb
 from fleet.v1 import session_service_pb2 as pb
 from fleet.wire import stubs
 from fleet.wire.peers import Guard
@@ -44,12 +48,13 @@ _DEVICE = "devices/sim"
 _MIB = 1024 * 1024
 _ARTIFACT = b"latency_us:1 pretends to be an artifact"
 _DIGEST = f"sha256:{hashlib.sha256(_ARTIFACT).hexdigest()}"
-AGENT_RPCS = (
+_SESSION_RPCS = (
     *("FindMissing", "PutArtifact", "Measure", "Call", "Program", "MakeUploadTicket", "OpenSession"),
     *("CloseSession", "WatchLogs", "Prove", "CallInPieces", "ProveInPieces", "Tunnel"),
 )
+AGENT_RPCS = (*(f"SessionService/{name}" for name in _SESSION_RPCS), "LeaseLogService/WatchLeaseLog")
 """Rpcs by the first byte of an input: new ones come last, or the corpus changes its meaning."""
-_ENDLESS, _WAIT_SEC = ("WatchLogs",), 0.02
+_ENDLESS, _WAIT_SEC = ("SessionService/WatchLogs", "LeaseLogService/WatchLeaseLog"), 0.02
 
 
 async def open_agent(stack: AsyncExitStack, server: grpc.aio.Server, guard: Guard | None = None) -> None:
@@ -68,10 +73,17 @@ async def open_agent(stack: AsyncExitStack, server: grpc.aio.Server, guard: Guar
     clock = TrackerClock()
     clock.learn(1_000.0)
     devices = [ServedDevice(driver, asyncio.Lock()) for driver in drivers]
-    sessions = SessionTable(devices, Admission([_DEVICE], clock), pool, store)
+    logs = LeaseLogs(folder / "logs", clock.now_sec)
+    logs.open()
+    sessions = SessionTable(devices, Admission([_DEVICE], clock), pool, store, logs)
     sessions.trust(SIGNER.public_key)
     stack.push_async_callback(sessions.close)
     stubs.add_session_service(server, SessionService(sessions, store), guard)
+    stubs.add_lease_log_service(server, LeaseLogService(logs, RevokedCallers(_no_keys)), guard)
+
+
+async def _no_keys() -> frozenset[str]:
+    return frozenset()
 
 
 def token(epoch: int = 7, holder_key_id: str | None = None) -> bytes:
@@ -102,7 +114,7 @@ class _Agent:
 
     def enter(self, shown: bytes) -> float:
         """Call with a token."""
-        return self._say("FindMissing", [b""], shown)
+        return self._say("SessionService/FindMissing", [b""], shown)
 
     def close(self) -> None:
         if self._loop is not None:
@@ -120,11 +132,12 @@ class _Agent:
         caller = Caller(proof=credentials(Role.USER), header=((TOKEN_HEADER, shown),))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_WAIT_SEC if rpc in _ENDLESS else None):
-                await self._server.call(f"fleet.v1.SessionService/{rpc}", messages, caller)
+                await self._server.call(f"fleet.v1.{rpc}", messages, caller)
 
 
 def _of(rpc: str, *messages: bytes) -> bytes:
-    return bytes([AGENT_RPCS.index(rpc)]) + BETWEEN.join(messages)
+    named = rpc if "/" in rpc else f"SessionService/{rpc}"
+    return bytes([AGENT_RPCS.index(named)]) + BETWEEN.join(messages)
 
 
 def _chunks(make: Callable[..., Message], content: bytes) -> list[bytes]:
@@ -163,6 +176,7 @@ def _calls() -> list[bytes]:
         _of("OpenSession", b""),
         _of("CloseSession", b""),
         _of("WatchLogs", b""),
+        _of("LeaseLogService/WatchLeaseLog", logs_pb.WatchLeaseLogRequest(lease_name="leases/7").SerializeToString()),
         _of("Prove", proof.SerializeToString()),
         _of("CallInPieces", *_chunks(pb.CallInPiecesRequest, call.SerializeToString())),
         _of("ProveInPieces", *_chunks(pb.ProveInPiecesRequest, proof.SerializeToString())),
