@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fleet.base.config import at_home
+from fleet.base.settings import look_up
 from fleet.cli import options
 from fleet.cli.options import (
     BuildCacheGbOption,
@@ -20,6 +24,7 @@ from fleet.cli.options import (
 )
 from fleet.cli.stored import existing_library, naming
 from fleet.cli.tables import make_console, make_table
+from fleet.cli.units import parsed_options, print_unit
 from fleet.cli.watching import readable_progress
 from fleet.library import JobState
 
@@ -99,6 +104,31 @@ def serve(
     )
 
     options.run_service(run(wanted))
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def unit(
+    serve_options: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- OPTIONS]", help="Options of 'fleet optimizer serve'.")
+    ] = None,
+) -> None:
+    """Print a systemd unit that keeps an optimizer running for its user, also after a restart of the machine.
+
+    The unit names the tracker and the library that are configured now.
+
+    Example: fleet optimizer unit -- --jobs 4 > ~/.config/systemd/user/fleet-optimizer.service
+    """
+    # Validate now: the optimizer would only refuse these options when the service starts.
+    values = parsed_options(app, "serve", serve_options or [])
+    values["--tracker"] = look_up("tracker", values.get("--tracker")).value
+    values["--library"] = _located(look_up("library", values.get("--library")).value)
+    words = [word for pair in values.items() for word in pair if word]
+    print_unit("optimizer", "runs the jobs of a library", [sys.executable, "-m", "fleet", "optimizer", "serve", *words])
+
+
+def _located(library: str) -> str:
+    """Return a library's URL, or its path in any folder."""
+    return library if "://" in library else str(at_home(Path(library)).resolve())
 
 
 @app.command("list")

@@ -13,7 +13,7 @@ from fleet.base.command_line import parse, to_argv
 from fleet.base.config import at_home
 from fleet.base.quantities import count_text, elapsed_text, size_text
 from fleet.cli import join_token, members, options, process_options
-from fleet.errors import ConfigError
+from fleet.cli.units import print_unit
 from fleet.tracker.options import TrackerOptions
 
 if TYPE_CHECKING:
@@ -57,22 +57,11 @@ def unit(
 
     Example: fleet tracker unit -- --port 9290 > ~/.config/systemd/user/fleet-tracker.service
     """
-    from fleet.tracker.unit import NAME, unit_text
-
     # Validate now: the tracker would only refuse these options when the service starts.
     asked = parse(TrackerOptions, serve_options or [], command="fleet tracker serve")
     asked = replace(asked, state_dir=_absolute(asked.state_dir), config=_absolute(asked.config))
-    try:
-        text = unit_text([sys.executable, "-m", "fleet.tracker", *to_argv(asked)])
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    print(text, end="")
-    options.stderr().print(
-        f"as ~/.config/systemd/user/{NAME}; then: systemctl --user enable --now {NAME.removesuffix('.service')}, and "
-        "loginctl enable-linger, so that it runs while you are logged out",
-        style="dim",
-        soft_wrap=True,
-    )
+    command = [sys.executable, "-m", "fleet.tracker", *to_argv(asked)]
+    print_unit("tracker", "knows the devices, grants leases, keeps the queue", command)
 
 
 @app.command()

@@ -123,7 +123,7 @@ NOT_RUN = {
         "fleet jobs resume JOB",
         "fleet jobs revert JOB",
     ],
-    "needs a systemd of the user: tests/unit/test_tracker_unit.py has systemd's verifier read the unit": [
+    "needs a systemd of the user: tests/unit/test_systemd.py has systemd's verifier read the unit": [
         "systemctl --user enable --now fleet-tracker",
         "loginctl enable-linger",
     ],

@@ -1,16 +1,15 @@
-"""A systemd unit that keeps a tracker running for its user. Pure."""
+"""A systemd unit that keeps a service running for its user. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-NAME = "fleet-tracker.service"
 
-
-def unit_text(command: Sequence[str]) -> str:
+def unit_text(description: str, command: Sequence[str]) -> str:
     """Return a unit for `systemctl --user` that runs a command and restarts it whenever it ends.
 
     Args:
+        description: one line, of ours.
         command: absolute path of the program and its arguments.
 
     Raises:
@@ -18,15 +17,15 @@ def unit_text(command: Sequence[str]) -> str:
     """
     return f"""\
 [Unit]
-Description=tvm-fleet tracker: knows the devices, grants leases, keeps the queue
+Description={description}
 
 [Service]
 ExecStart={" ".join(map(_quoted, command))}
 Restart=always
-# Journal and queue survive it; clients and agents come back by themselves, and leases outlive a short absence.
+# Clients and agents come back by themselves, and leases outlive a short absence.
 RestartSec=1
 TimeoutStopSec=20
-# A connection for each client and each agent.
+# One for each connection.
 LimitNOFILE=65536
 UMask=0077
 NoNewPrivileges=yes
