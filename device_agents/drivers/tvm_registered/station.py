@@ -17,8 +17,11 @@ from fleet.base.network import address_of
 REGISTERING_SEC = 10.0
 """Longest time between the end of a session and the server's next offer. TVM's Python server takes 10 ms."""
 
-_CONNECT_SEC = 4.0
-"""Below the limit of a worker, so that it learns the reason."""
+_OPEN_SEC = 4.5
+"""Limit for opening a session, below the 5 s of a worker, so that it learns the reason."""
+
+_OFFER_SEC = 3.5
+"""Part of it in which the server may still register."""
 
 
 class Station:
@@ -61,7 +64,9 @@ class Station:
             return ""
         if not self._failure and self._now_sec() - self._ended_at_sec < REGISTERING_SEC:
             return ""
-        reason = self._failure or "it has not registered again since its last session, and a kernel may hang there"
+        reason = (
+            self._failure or "it has not registered again since its last session: it ended, or a kernel hangs there"
+        )
         return f"the TVM RPC server at {self.address} with key {self.server.key!r} is not registered: {reason}"
 
     async def ready(self) -> bool:
@@ -83,7 +88,7 @@ class Station:
             NotServed: the session failed; `trouble` gives the reason from then on.
         """
         try:
-            async with asyncio.timeout(_CONNECT_SEC):
+            async with asyncio.timeout(_OFFER_SEC):
                 await self._turn.acquire()
         except TimeoutError as error:
             raise NotServed(f"{self.address} serves another session of this device") from error
@@ -98,9 +103,10 @@ class Station:
             self._turn.release()
 
     async def _opened(self, options: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        deadline_sec = asyncio.get_running_loop().time() + _OPEN_SEC
+        match_key = await self._offered_key()
         try:
-            async with asyncio.timeout(_CONNECT_SEC):
-                match_key = await self._taken()
+            async with asyncio.timeout_at(deadline_sec):
                 host = await self._looked_up()
                 return await open_session(host, self.server.port, f"{match_key} {options}".rstrip())
         except KeyRefused as error:
@@ -110,8 +116,20 @@ class Station:
             self._failure = f"the last session failed, {error}"
             raise
         except TimeoutError as error:
-            self._failure = f"the last session failed, no answer within {_CONNECT_SEC:g} s"
+            self._failure = "the last session failed, no answer in time"
             raise NotServed(self._failure) from error
+
+    async def _offered_key(self) -> str:
+        """Wait for an offer, and use it up.
+
+        Raises:
+            NotServed: no offer came. That alone is no failed session.
+        """
+        try:
+            async with asyncio.timeout(_OFFER_SEC):
+                return await self._taken()
+        except TimeoutError as error:
+            raise NotServed(f"{self.address} has not registered again since its last session") from error
 
     async def _looked_up(self) -> str:
         """Return the address of the server's host.
