@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from fleet.building.turns import Turns
 from fleet.domain.scope import RecordScope
-from fleet.errors import FleetError
 from fleet.library import Library
 from fleet.optimizer.core.state import JobCore
-
-logger = logging.getLogger(__name__)
+from fleet.optimizer.library_polling import poll
 
 _POLL_SEC = 2.0
 
@@ -32,22 +29,16 @@ class ChargesOfJob:
     _left: set[str] = field(default_factory=set)
 
     async def follow(self, core: JobCore, turns: Turns) -> None:
-        """Update the job's charge until cancelled. A library that is away costs a warning.
+        """Update the job's charge until cancelled.
 
         Args:
-            turns: those of the job: nothing is read while its own processor measures.
+            turns: those of the job.
         """
-        is_away = False
-        while True:
-            await asyncio.sleep(_POLL_SEC)
-            try:
-                async with turns.building():
-                    core.charge(await asyncio.to_thread(self._read, core.searched_no_more()))
-                is_away = False
-            except FleetError as error:
-                if not is_away:
-                    logger.warning("charges not read", extra={"job": self.job_name, "error": str(error)})
-                is_away = True
+
+        async def read() -> None:
+            core.charge(await asyncio.to_thread(self._read, core.searched_no_more()))
+
+        await poll(read, turns, every_sec=_POLL_SEC, subject=f"charges of {self.job_name}")
 
     def settle(self, workloads: Collection[str]) -> float:
         """Leave all workloads of the job, and return its charge [s].

@@ -16,9 +16,10 @@ from fleet.building.turns import Turns
 from fleet.cost_model.feature_codec import FEATURE_VERSION, unpacked
 from fleet.domain.observation import Observation
 from fleet.domain.scope import RecordScope
-from fleet.errors import FleetError, InvalidRequest
+from fleet.errors import InvalidRequest
 from fleet.library import Library
 from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.library_polling import poll
 
 logger = logging.getLogger(__name__)
 
@@ -64,25 +65,17 @@ class RecordsOfOthers:
         self._newest = self.first
 
     async def follow(self, core: JobCore, turns: Turns) -> None:
-        """Tell the core of new records until cancelled. A library that is away costs a warning.
+        """Tell the core of new records until cancelled.
 
         Args:
-            turns: those of the job: nothing is read while its own processor measures.
+            turns: those of the job.
         """
-        is_away = False
-        while True:
-            await asyncio.sleep(_POLL_SEC)
-            try:
-                async with turns.building():
-                    news = await asyncio.to_thread(self.read)
-                is_away = False
-            except FleetError as error:
-                if not is_away:
-                    logger.warning("records of other jobs not read", extra={"error": str(error)})
-                is_away = True
-                continue
-            for workload, found in news.items():
+
+        async def read() -> None:
+            for workload, found in (await asyncio.to_thread(self.read)).items():
                 core.learn_from_others(workload, found.observations, right=found.right, refuted=found.refuted)
+
+        await poll(read, turns, every_sec=_POLL_SEC, subject=f"records of other jobs for {self.job_name}")
 
     def read(self) -> Mapping[str, _Found]:
         """Return updates by workload: new trials, and the fastest right candidates of recently measured ones.

@@ -50,7 +50,7 @@ async def test_charges_are_read_once_the_library_is_back(
             "CREATE TRIGGER away BEFORE DELETE ON candidate_claims BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
         )
         following = asyncio.create_task(charges.follow(core, Turns(shares_cores=False, cores=Cores())))
-        await eventually(lambda: "charges not read" in caplog.text or following.done())
+        await eventually(lambda: "library not read" in caplog.text or following.done())
         assert library.claims.sharers(other, "w", SCOPE) == {name}
         database.execute("DROP TRIGGER away")
         await eventually(lambda: core.progress.charged_sec > 0 or following.done())
@@ -58,4 +58,4 @@ async def test_charges_are_read_once_the_library_is_back(
 
     assert core.progress.charged_sec == 1.5
     assert library.claims.sharers(other, "w", SCOPE) == frozenset()
-    assert caplog.text.count("charges not read") == 1
+    assert caplog.text.count("library not read") == 1
