@@ -33,7 +33,7 @@ from fleet.domain.bookings import Booking, booking_name, check_count, check_leng
 from fleet.domain.devices import DeviceStatus, Telemetry
 from fleet.domain.explanation import Explanation
 from fleet.domain.health import HealthState, checked_reason, checked_until
-from fleet.domain.jobs import JobStatus
+from fleet.domain.jobs import JobStatus, OptimizerStatus
 from fleet.domain.leases import LONGEST_SEC, Lease, LeaseKeywords, LeaseTerms, PendingRequest, make_terms, set_terms
 from fleet.domain.poison import Poison, checked_digest
 from fleet.domain.selectors import check_comparable, labels_of, parse_selector
@@ -266,9 +266,9 @@ class Fleet:
             async for text in texts:
                 yield text
 
-    def publish(self, job: JobStatus) -> None:
-        """Show a job in `fleet status`. Best effort: only the newest state of each job is sent."""
-        self._link.stream.publish(job)
+    def publish(self, status: JobStatus | OptimizerStatus) -> None:
+        """Show a job or an optimizer in `fleet status`. Best effort: only the newest state of each is sent."""
+        self._link.stream.publish(status)
 
     async def revoke(self, lease_name: str, reason: str = "") -> Lease:
         """End a lease against its holder's will.

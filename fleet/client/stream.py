@@ -22,7 +22,7 @@ from fleet.base.text import sendable
 from fleet.base.version import package_version
 from fleet.client.booking_notices import BookingNotices
 from fleet.client.leases import Acquire, Cancel, ClientEvent, LeaseTable, Release, Renew
-from fleet.domain.jobs import JobState, JobStatus
+from fleet.domain.jobs import JobState, JobStatus, OptimizerStatus
 from fleet.errors import (
     ConfigError,
     FleetError,
@@ -44,7 +44,7 @@ from fleet.wire.leases import (
     yield_from_proto,
 )
 from fleet.wire.rpc import from_rpc_error, read_next
-from fleet.wire.snapshots import job_to_proto
+from fleet.wire.snapshots import job_to_proto, optimizer_to_proto
 from fleet.wire.stubs import LeaseServiceStub
 
 logger = logging.getLogger(__name__)
@@ -70,6 +70,8 @@ _FATAL = (
 _Call: TypeAlias = (
     "grpc.aio.StreamStreamCall[lease_service_pb2.OpenLeasesRequest, lease_service_pb2.OpenLeasesResponse]"
 )
+
+_Status: TypeAlias = JobStatus | OptimizerStatus
 
 
 class TrackerStream:
@@ -98,10 +100,10 @@ class TrackerStream:
             client_id=secrets.token_hex(16), holder=sendable(holder), version=package_version()
         )
         self._outgoing: list[ClientEvent] = []
-        self._jobs: dict[str, tuple[float, JobStatus]] = {}
-        """Newest state of each job, with its time on the client's clock."""
+        self._published: dict[str, tuple[float, _Status]] = {}
+        """Newest state of each job, and of this optimizer, with its time on the client's clock."""
 
-        self._unsent_jobs: dict[str, JobStatus] = {}
+        self._unsent: dict[str, _Status] = {}
         self._has_outgoing = asyncio.Event()
         self._flushed = asyncio.Event()
         self._flushed.set()
@@ -112,12 +114,12 @@ class TrackerStream:
             self._outgoing.append(event)
             self._wake()
 
-    def publish(self, job: JobStatus) -> None:
-        """Report how a job is doing; only the newest state of each job is sent."""
+    def publish(self, status: _Status) -> None:
+        """Report the state of a job, or of an optimizer; only the newest state of each is sent."""
         self._forget_old_jobs()
-        self._jobs[job.name] = (self.table.clock.monotonic_sec(), job)
+        self._published[status.name] = (self.table.clock.monotonic_sec(), status)
         if self.is_up:
-            self._unsent_jobs[job.name] = job
+            self._unsent[status.name] = status
             self._wake()
 
     async def flush(self) -> None:
@@ -210,15 +212,15 @@ class TrackerStream:
             await self._has_outgoing.wait()
             self._has_outgoing.clear()
             said, self._outgoing = self._outgoing, []
-            jobs, self._unsent_jobs = self._unsent_jobs, {}
-            events = [made for event in (*said, *jobs.values()) if (made := self._said(event)) is not None]
+            states, self._unsent = self._unsent, {}
+            events = [made for event in (*said, *states.values()) if (made := self._said(event)) is not None]
             for start in range(0, len(events), _MESSAGE_EVENTS):
                 portion = events[start : start + _MESSAGE_EVENTS]
                 await call.write(lease_service_pb2.OpenLeasesRequest(events=portion))
             if not self._has_outgoing.is_set():
                 self._flushed.set()
 
-    def _said(self, event: ClientEvent | JobStatus) -> lease_service_pb2.ClientEvent | None:
+    def _said(self, event: ClientEvent | _Status) -> lease_service_pb2.ClientEvent | None:
         """Return an event's message, or None if it cannot be encoded, which loses only that event."""
         try:
             return _message(event)
@@ -239,7 +241,7 @@ class TrackerStream:
         self._outgoing = self.table.reopen()
         self.bookings.reopen()
         self._forget_old_jobs()
-        self._unsent_jobs = {name: job for name, (_, job) in self._jobs.items()}
+        self._unsent = {name: status for name, (_, status) in self._published.items()}
         self._wake()
         known = self.table.held.keys() | self.table.releasing.keys()
         strays = [lease.name for lease in welcome.leases if lease.name not in known]
@@ -249,16 +251,16 @@ class TrackerStream:
     def _forget_old_jobs(self) -> None:
         """Forget jobs that ended long ago: an optimizer runs many, and a tracker would show all of them as new."""
         oldest_sec = self.table.clock.monotonic_sec() - _TOLD_AGAIN_SEC
-        self._jobs = {
-            name: (told_sec, job)
-            for name, (told_sec, job) in self._jobs.items()
-            if job.state is JobState.RUNNING or told_sec > oldest_sec
+        self._published = {
+            name: (told_sec, status)
+            for name, (told_sec, status) in self._published.items()
+            if isinstance(status, OptimizerStatus) or status.state is JobState.RUNNING or told_sec > oldest_sec
         }
 
     def _went_down(self) -> None:
         self.is_up = False
         self._outgoing.clear()
-        self._unsent_jobs.clear()
+        self._unsent.clear()
         self._flushed.set()
         logger.warning("lost the tracker", extra={"cause": self.last_error})
 
@@ -274,7 +276,7 @@ class TrackerStream:
         self._has_outgoing.set()
 
 
-def _message(event: ClientEvent | JobStatus) -> lease_service_pb2.ClientEvent:
+def _message(event: ClientEvent | _Status) -> lease_service_pb2.ClientEvent:
     match event:
         case Acquire(request_id, terms, continues):
             return lease_service_pb2.ClientEvent(acquire=acquire_to_proto(request_id, terms, continues))
@@ -286,4 +288,6 @@ def _message(event: ClientEvent | JobStatus) -> lease_service_pb2.ClientEvent:
             return lease_service_pb2.ClientEvent(release=lease_service_pb2.Release(lease_name=lease_name))
         case JobStatus():
             return lease_service_pb2.ClientEvent(job=job_to_proto(event))
+        case OptimizerStatus():
+            return lease_service_pb2.ClientEvent(optimizer=optimizer_to_proto(event))
     assert_never(event)

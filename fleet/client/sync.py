@@ -21,7 +21,7 @@ from fleet.client.event_thread import EventThread
 from fleet.client.leases import OnQueued
 from fleet.client.sync_device import Device as Device
 from fleet.client.sync_device import RemoteModule as RemoteModule
-from fleet.domain.jobs import JobStatus
+from fleet.domain.jobs import JobStatus, OptimizerStatus
 from fleet.domain.leases import LeaseKeywords, LeaseTerms, make_terms
 from fleet.domain.snapshot import Snapshot
 
@@ -175,8 +175,8 @@ class Fleet(Blocking[aio.Fleet]):
         return self._thread.pull(self._inner.lease_log(lease_name, follow=follow))
 
     @documented_as(aio.Fleet.publish)
-    def publish(self, job: JobStatus) -> None:
-        self._thread.call(lambda: self._inner.publish(job))
+    def publish(self, status: JobStatus | OptimizerStatus) -> None:
+        self._thread.call(lambda: self._inner.publish(status))
 
     revoke = blocking(aio.Fleet.revoke)
     cancel_request = blocking(aio.Fleet.cancel_request)

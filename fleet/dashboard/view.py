@@ -13,7 +13,7 @@ from fleet.base.quantities import count_text
 from fleet.dashboard.head import head_line
 from fleet.dashboard.panes import BOOKINGS, DEVICES, JOBS, QUEUE, Choice, Pane
 from fleet.dashboard.sheet import make_sheet
-from fleet.domain.jobs import JobState, JobStatus
+from fleet.domain.jobs import JobState
 from fleet.domain.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -21,6 +21,7 @@ T = TypeVar("T")
 _SHOWN_REQUESTS = 15
 _SHOWN_BOOKINGS = 8
 _SHOWN_JOBS = 8
+_SHOWN_OPTIMIZERS = 8
 
 
 def render(snapshot: Snapshot, now_sec: float, *, address: str = "", width: int = 100) -> RenderableType:
@@ -45,7 +46,10 @@ def render(snapshot: Snapshot, now_sec: float, *, address: str = "", width: int 
         parts += _more(len(snapshot.bookings) - len(booked))
     if snapshot.jobs:
         parts += [Text(), *_table(JOBS, snapshot.jobs[:_SHOWN_JOBS], now_sec, width=width)]
-        parts += [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in optimizer_lines(snapshot.jobs)]
+    if optimizers := optimizer_lines(snapshot):
+        parts += [] if snapshot.jobs else [Text()]
+        parts += [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in optimizers[:_SHOWN_OPTIMIZERS]]
+        parts += _more(len(optimizers) - _SHOWN_OPTIMIZERS)
     return Group(*parts)
 
 
@@ -56,15 +60,17 @@ def _table(pane: Pane[T], items: Sequence[T], now_sec: float, *, width: int) -> 
     return [Text(no_wrap=True, overflow="ellipsis").append_text(line) for line in lines]
 
 
-def optimizer_lines(jobs: Sequence[JobStatus]) -> list[str]:
-    """Return a line for each optimizer with running jobs: "lab1:4711 runs 2 jobs with 8 builders"."""
-    running = [job for job in jobs if job.state is JobState.RUNNING and job.optimizer]
+def optimizer_lines(snapshot: Snapshot) -> list[str]:
+    """Return a line for each optimizer: "lab1:4711 runs 2 jobs with 8 builders", or that it is idle."""
+    running = [job for job in snapshot.jobs if job.state is JobState.RUNNING and job.optimizer]
     counts = Counter(job.optimizer for job in running)
+    # Optimizers behind an older tracker are known from their jobs alone.
     builders = {job.optimizer: job.builder_count for job in running}
+    builders |= {one.name: one.builder_count for one in snapshot.optimizers}
     return [
-        f"{name} runs {count_text(counts[name], 'job')}"
+        (f"{name} runs {count_text(counts[name], 'job')}" if counts[name] else f"{name} is idle")
         + (f" with {count_text(builders[name], 'builder')}" if builders[name] else "")
-        for name in sorted(counts)
+        for name in sorted(builders)
     ]
 
 

@@ -141,6 +141,18 @@ class JobStatus:
         return f"<JobStatus {self.name} {self.state}: {sanitize(self.title)}, {trials}>"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerStatus:
+    """A process that runs submitted jobs, busy or idle."""
+
+    name: str
+    """Host and process id, as in `JobStatus.optimizer`."""
+
+    holder: str = ""
+    builder_count: int = 0
+    """Builders, shared by its jobs; 0: not known."""
+
+
 def trials_text(done: int, total: int) -> str:
     """Return how many trials a job has made: "37/64", or "37" if it makes as many as fit into its time."""
     return f"{done}/{total}" if total else str(done)

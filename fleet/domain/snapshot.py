@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fleet.domain.bookings import Booking
 from fleet.domain.devices import DeviceStatus
-from fleet.domain.jobs import JobStatus
+from fleet.domain.jobs import JobStatus, OptimizerStatus
 from fleet.domain.leases import Lease, PendingRequest
 
 
@@ -40,6 +40,9 @@ class Snapshot:
 
     bookings: tuple[Booking, ...] = ()
     """Those that have not ended, earliest start first."""
+
+    optimizers: tuple[OptimizerStatus, ...] = ()
+    """Connected ones, busy or idle, the first 200 by name; empty: an older tracker, too."""
 
     def __repr__(self) -> str:
         counts = f"{len(self.devices)} devices, {len(self.leases)} leases, {self.request_count} waiting"

@@ -66,7 +66,8 @@ _MAX_CLIENT_ID_CHARS = 128
 _REVOKE = "LeaseService.RevokeLease"
 _CANCEL = "LeaseService.CancelRequest"
 _MAX_JOB_BYTES = 16 * 1024
-"""Jobs are shown to everyone; a larger message is ignored."""
+_MAX_OPTIMIZER_BYTES = 1024
+"""Jobs and optimizers are shown to everyone; a larger message is ignored."""
 
 
 class LeaseServicer(Observer):
@@ -342,6 +343,9 @@ class LeaseServicer(Observer):
             if event.HasField("job"):
                 if event.job.ByteSize() <= _MAX_JOB_BYTES:
                     self._show_job(client_id, event.job)
+            elif event.HasField("optimizer"):
+                if event.optimizer.ByteSize() <= _MAX_OPTIMIZER_BYTES:
+                    self._show_optimizer(client_id, event.optimizer)
             else:
                 self._submit(client_id, event, outbox)
 
@@ -361,6 +365,11 @@ class LeaseServicer(Observer):
             said = job.holder or connected.note
             job.holder, job.holder_note = connected.holder, said if said != connected.holder else ""
         self._view.set_job(connected.account or connected.holder, client_id, job)
+
+    def _show_optimizer(self, client_id: str, optimizer: job_pb2.Optimizer) -> None:
+        sanitize_message(optimizer)
+        optimizer.holder = self._connected_by[client_id].holder
+        self._view.set_optimizer(client_id, optimizer)
 
     def _drop(self, client_id: str, outbox: ClientOutbox) -> None:
         outbox.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import nsmallest
 from itertools import chain, islice
 from typing import TypeAlias
 
@@ -35,6 +36,7 @@ from fleet.wire.leases import lease_to_proto
 from fleet.wire.times import timestamp
 
 _SHOWN_REQUESTS = 1_000
+_SHOWN_OPTIMIZERS = 200
 _PORTION = 64
 """Devices or jobs that are encoded at once: 10 us for each, more for a device that says much of itself."""
 _PORTION_REQUESTS = 16
@@ -79,6 +81,8 @@ class FleetView(Observer):
         self._leases: dict[str, tuple[str, bytes]] = {}
         """By device: name of its lease, and the encoded lease."""
         self._jobs = JobTable()
+        self._optimizers: dict[str, job_pb2.Optimizer] = {}
+        """By client."""
         self._own_version = 0
         self._shown = EncodedSnapshot(version=-1, content=b"")
         self._making = asyncio.Lock()
@@ -110,9 +114,15 @@ class FleetView(Observer):
             self._jobs.put(user, client_id, job, self._clock.now_sec())
             self._own_version += 1
 
+    def set_optimizer(self, client_id: str, optimizer: job_pb2.Optimizer) -> None:
+        """Show a client as an optimizer, until it disconnects."""
+        self._optimizers[client_id] = optimizer
+        self._own_version += 1
+
     def lose_client(self, client_id: str) -> None:
-        """Show the running jobs of a disconnected client as interrupted."""
-        if self._jobs.lose_client(client_id, self._clock.now_sec()):
+        """Show the running jobs of a disconnected client as interrupted, and no optimizer."""
+        optimizer = self._optimizers.pop(client_id, None)
+        if self._jobs.lose_client(client_id, self._clock.now_sec()) or optimizer is not None:
             self._own_version += 1
 
     async def shown(self) -> EncodedSnapshot:
@@ -154,6 +164,7 @@ class FleetView(Observer):
         names, devices, leases = list(self._names), self._devices.copy(), list(self._leases.values())
         requests, jobs = queries.first_requests(_SHOWN_REQUESTS), self._jobs.shown(self._clock.now_sec())
         bookings = queries.bookings()
+        optimizers = nsmallest(_SHOWN_OPTIMIZERS, self._optimizers.values(), key=lambda one: one.name)
         version = self.version
         first = fleet_service_pb2.Snapshot(
             version=version,
@@ -162,6 +173,7 @@ class FleetView(Observer):
             tracker_version=package_version(),
             started_at=timestamp(self._started_at_sec),
             grant_count=queries.grant_count,
+            optimizers=optimizers,
         )
         parts = [_encoded(first)]
         for kept in portions(names, _PORTION_KEPT):

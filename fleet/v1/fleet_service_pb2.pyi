@@ -103,7 +103,7 @@ class UsageRow(_message.Message):
     def __init__(self, key: _Optional[str] = ..., holder: _Optional[str] = ..., lease_count: _Optional[int] = ..., device_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., mean_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("version", "taken_at", "devices", "leases", "requests", "request_count", "jobs", "tracker_version", "started_at", "grant_count", "bookings")
+    __slots__ = ("version", "taken_at", "devices", "leases", "requests", "request_count", "jobs", "tracker_version", "started_at", "grant_count", "bookings", "optimizers")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TAKEN_AT_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +115,7 @@ class Snapshot(_message.Message):
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     GRANT_COUNT_FIELD_NUMBER: _ClassVar[int]
     BOOKINGS_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZERS_FIELD_NUMBER: _ClassVar[int]
     version: int
     taken_at: _timestamp_pb2.Timestamp
     devices: _containers.RepeatedCompositeFieldContainer[_device_pb2.Device]
@@ -126,4 +127,5 @@ class Snapshot(_message.Message):
     started_at: _timestamp_pb2.Timestamp
     grant_count: int
     bookings: _containers.RepeatedCompositeFieldContainer[_booking_pb2.Booking]
-    def __init__(self, version: _Optional[int] = ..., taken_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[_device_pb2.Device, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.Lease, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[_lease_pb2.PendingRequest, _Mapping]]] = ..., request_count: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[_job_pb2.Job, _Mapping]]] = ..., tracker_version: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., grant_count: _Optional[int] = ..., bookings: _Optional[_Iterable[_Union[_booking_pb2.Booking, _Mapping]]] = ...) -> None: ...
+    optimizers: _containers.RepeatedCompositeFieldContainer[_job_pb2.Optimizer]
+    def __init__(self, version: _Optional[int] = ..., taken_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[_device_pb2.Device, _Mapping]]] = ..., leases: _Optional[_Iterable[_Union[_lease_pb2.Lease, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[_lease_pb2.PendingRequest, _Mapping]]] = ..., request_count: _Optional[int] = ..., jobs: _Optional[_Iterable[_Union[_job_pb2.Job, _Mapping]]] = ..., tracker_version: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., grant_count: _Optional[int] = ..., bookings: _Optional[_Iterable[_Union[_booking_pb2.Booking, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[_job_pb2.Optimizer, _Mapping]]] = ...) -> None: ...

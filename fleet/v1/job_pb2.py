@@ -26,15 +26,17 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12\x66leet/v1/job.proto\x12\x08\x66leet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbf\x04\n\x03Job\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x0e\n\x06holder\x18\x03 \x01(\t\x12!\n\x05state\x18\x04 \x01(\x0e\x32\x12.fleet.v1.JobState\x12.\n\nstarted_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0btrials_done\x18\x06 \x01(\r\x12\x14\n\x0ctrials_total\x18\x07 \x01(\r\x12\x15\n\rtrials_failed\x18\x08 \x01(\r\x12\x0f\n\x07\x62\x65st_us\x18\t \x01(\x01\x12\x12\n\nuntuned_us\x18\n \x01(\x01\x12\x16\n\x0eworkload_count\x18\x0b \x01(\r\x12\x10\n\x08\x61\x63tivity\x18\x0c \x01(\t\x12\x17\n\x0ftrials_repeated\x18\r \x01(\r\x12\x10\n\x08\x64\x65\x63ision\x18\x0e \x01(\t\x12\x12\n\nshare_done\x18\x0f \x01(\x01\x12\x13\n\x0bholder_note\x18\x10 \x01(\t\x12\'\n\x04left\x18\x11 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tleft_from\x18\x12 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07left_by\x18\x13 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\nrest_share\x18\x14 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\toptimizer\x18\x15 \x01(\t\x12\x15\n\rbuilder_count\x18\x16 \x01(\rB\r\n\x0b_rest_share*\xb4\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_STATE_RUNNING\x10\x01\x12\x16\n\x12JOB_STATE_FINISHED\x10\x02\x12\x19\n\x15JOB_STATE_INTERRUPTED\x10\x03\x12\x14\n\x10JOB_STATE_FAILED\x10\x04\x12\x14\n\x10JOB_STATE_QUEUED\x10\x05\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12\x66leet/v1/job.proto\x12\x08\x66leet.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbf\x04\n\x03Job\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x0e\n\x06holder\x18\x03 \x01(\t\x12!\n\x05state\x18\x04 \x01(\x0e\x32\x12.fleet.v1.JobState\x12.\n\nstarted_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0btrials_done\x18\x06 \x01(\r\x12\x14\n\x0ctrials_total\x18\x07 \x01(\r\x12\x15\n\rtrials_failed\x18\x08 \x01(\r\x12\x0f\n\x07\x62\x65st_us\x18\t \x01(\x01\x12\x12\n\nuntuned_us\x18\n \x01(\x01\x12\x16\n\x0eworkload_count\x18\x0b \x01(\r\x12\x10\n\x08\x61\x63tivity\x18\x0c \x01(\t\x12\x17\n\x0ftrials_repeated\x18\r \x01(\r\x12\x10\n\x08\x64\x65\x63ision\x18\x0e \x01(\t\x12\x12\n\nshare_done\x18\x0f \x01(\x01\x12\x13\n\x0bholder_note\x18\x10 \x01(\t\x12\'\n\x04left\x18\x11 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tleft_from\x18\x12 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07left_by\x18\x13 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\nrest_share\x18\x14 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\toptimizer\x18\x15 \x01(\t\x12\x15\n\rbuilder_count\x18\x16 \x01(\rB\r\n\x0b_rest_share\"@\n\tOptimizer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\x15\n\rbuilder_count\x18\x03 \x01(\r*\xb4\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_STATE_RUNNING\x10\x01\x12\x16\n\x12JOB_STATE_FINISHED\x10\x02\x12\x19\n\x15JOB_STATE_INTERRUPTED\x10\x03\x12\x14\n\x10JOB_STATE_FAILED\x10\x04\x12\x14\n\x10JOB_STATE_QUEUED\x10\x05\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.v1.job_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOBSTATE']._serialized_start=676
-  _globals['_JOBSTATE']._serialized_end=856
+  _globals['_JOBSTATE']._serialized_start=742
+  _globals['_JOBSTATE']._serialized_end=922
   _globals['_JOB']._serialized_start=98
   _globals['_JOB']._serialized_end=673
+  _globals['_OPTIMIZER']._serialized_start=675
+  _globals['_OPTIMIZER']._serialized_end=739
 # @@protoc_insertion_point(module_scope)

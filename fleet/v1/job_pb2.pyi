@@ -74,3 +74,13 @@ class Job(_message.Message):
     optimizer: str
     builder_count: int
     def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ..., holder: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., trials_done: _Optional[int] = ..., trials_total: _Optional[int] = ..., trials_failed: _Optional[int] = ..., best_us: _Optional[float] = ..., untuned_us: _Optional[float] = ..., workload_count: _Optional[int] = ..., activity: _Optional[str] = ..., trials_repeated: _Optional[int] = ..., decision: _Optional[str] = ..., share_done: _Optional[float] = ..., holder_note: _Optional[str] = ..., left: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., left_from: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., left_by: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., rest_share: _Optional[float] = ..., optimizer: _Optional[str] = ..., builder_count: _Optional[int] = ...) -> None: ...
+
+class Optimizer(_message.Message):
+    __slots__ = ("name", "holder", "builder_count")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    BUILDER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    holder: str
+    builder_count: int
+    def __init__(self, name: _Optional[str] = ..., holder: _Optional[str] = ..., builder_count: _Optional[int] = ...) -> None: ...

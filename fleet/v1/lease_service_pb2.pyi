@@ -51,18 +51,20 @@ class ClientHello(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., holder: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class ClientEvent(_message.Message):
-    __slots__ = ("acquire", "cancel", "renew", "release", "job")
+    __slots__ = ("acquire", "cancel", "renew", "release", "job", "optimizer")
     ACQUIRE_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     RENEW_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     acquire: _lease_pb2.Acquire
     cancel: Cancel
     renew: Renew
     release: Release
     job: _job_pb2.Job
-    def __init__(self, acquire: _Optional[_Union[_lease_pb2.Acquire, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., job: _Optional[_Union[_job_pb2.Job, _Mapping]] = ...) -> None: ...
+    optimizer: _job_pb2.Optimizer
+    def __init__(self, acquire: _Optional[_Union[_lease_pb2.Acquire, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., job: _Optional[_Union[_job_pb2.Job, _Mapping]] = ..., optimizer: _Optional[_Union[_job_pb2.Optimizer, _Mapping]] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("request_id",)

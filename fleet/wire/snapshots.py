@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from fleet.base.text import sendable
-from fleet.domain.jobs import JobState, JobStatus, Remaining
+from fleet.domain.jobs import JobState, JobStatus, OptimizerStatus, Remaining
 from fleet.domain.snapshot import Snapshot
 from fleet.v1 import fleet_service_pb2, job_pb2
 from fleet.wire.bookings import booking_from_proto, booking_to_proto
@@ -88,6 +88,16 @@ def _left_of(message: job_pb2.Job) -> Remaining:
     )
 
 
+def optimizer_to_proto(optimizer: OptimizerStatus) -> job_pb2.Optimizer:
+    return job_pb2.Optimizer(
+        name=sendable(optimizer.name), holder=sendable(optimizer.holder), builder_count=optimizer.builder_count
+    )
+
+
+def optimizer_from_proto(message: job_pb2.Optimizer) -> OptimizerStatus:
+    return OptimizerStatus(name=message.name, holder=message.holder, builder_count=message.builder_count)
+
+
 def snapshot_to_proto(snapshot: Snapshot) -> fleet_service_pb2.Snapshot:
     return fleet_service_pb2.Snapshot(
         version=snapshot.version,
@@ -101,6 +111,7 @@ def snapshot_to_proto(snapshot: Snapshot) -> fleet_service_pb2.Snapshot:
         started_at=timestamp(snapshot.started_at_sec),
         grant_count=snapshot.grant_count,
         bookings=map(booking_to_proto, snapshot.bookings),
+        optimizers=map(optimizer_to_proto, snapshot.optimizers),
     )
 
 
@@ -117,4 +128,5 @@ def snapshot_from_proto(message: fleet_service_pb2.Snapshot) -> Snapshot:
         started_at_sec=timestamp_sec(message.started_at),
         grant_count=message.grant_count,
         bookings=tuple(map(booking_from_proto, message.bookings)),
+        optimizers=tuple(map(optimizer_from_proto, message.optimizers)),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -15,6 +16,7 @@ import fleet.aio
 from cross.pool.build_pool import BuildPool
 from fleet.building.machine_turns import Side
 from fleet.building.turns import Cores
+from fleet.domain.jobs import OptimizerStatus
 from fleet.jobs.options import TuneOptions
 from fleet.jobs.spec import JobOrder
 from fleet.library import JobState, Library
@@ -76,6 +78,33 @@ async def test_an_optimizer_outlasts_its_library(
 
     assert not library.queue.optimizers()
     assert library.queue.get(job.name).state is JobState.FAILED
+
+
+async def test_an_idle_optimizer_is_shown_while_it_is_connected(library: Library, tmp_path: Path) -> None:
+    """Everybody sees its process, its holder and its builders; it vanishes with its stream."""
+    pool = BuildPool(3)
+    async with serve_tracker() as tracker, fleet.aio.connect(tracker.address) as anybody:
+
+        async def shown_optimizers() -> tuple[OptimizerStatus, ...]:
+            return (await anybody.snapshot()).optimizers
+
+        async def has_vanished() -> bool:
+            return not await shown_optimizers()
+
+        async with fleet.aio.connect(tracker.address) as client:
+            shop = Workshop(
+                library=library, pool=pool, builders=pool, artifact_dir=tmp_path, cores=Cores(), client=client
+            )
+            serving = asyncio.create_task(OptimizerDaemon(shop, tracker=tracker.address, most_jobs=1).run())
+            (shown,) = await eventually(shown_optimizers)
+            serving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+        await eventually(has_vanished)
+
+    assert shown.name.endswith(f":{os.getpid()}")
+    assert shown.holder
+    assert shown.builder_count == 3
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from rich.console import Console
 from fleet.dashboard import formatting
 from fleet.dashboard.view import render
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
-from fleet.domain.jobs import JobState, JobStatus
+from fleet.domain.jobs import JobState, JobStatus, OptimizerStatus
 from fleet.domain.leases import LeaseTerms, PendingRequest
 from fleet.domain.snapshot import Snapshot
 from fleet.domain.waits import Forecast
@@ -180,3 +180,15 @@ def test_optimizers_are_listed_under_the_jobs() -> None:
 
     assert text.rstrip().endswith("lab0:9 runs 1 job\nlab1:17 runs 2 jobs with 4 builders")
     assert "lab2" not in text
+
+
+def test_idle_optimizers_are_listed_too() -> None:
+    """A user sees that a submitted job would be run; beyond eight they are counted."""
+    idle = [OptimizerStatus(name=f"lab{number}:5", builder_count=2) for number in range(8)]
+    busy = OptimizerStatus(name="a:1", builder_count=3)
+
+    text = text_of(Snapshot(jobs=(JobStatus(name="jobs/1", optimizer="a:1"),), optimizers=(busy, *idle)), 100)
+
+    assert "a:1 runs 1 job with 3 builders\nlab0:5 is idle with 2 builders" in text
+    assert text.rstrip().endswith("and 1 more")
+    assert "lab0:5 is idle" in text_of(Snapshot(optimizers=(idle[0],)), 100)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fleet.domain.bookings import Booking
 from fleet.domain.devices import DeviceState, DeviceStatus, Inventory, RuntimeKind, Telemetry
-from fleet.domain.jobs import JobState, JobStatus, Remaining
+from fleet.domain.jobs import JobState, JobStatus, OptimizerStatus, Remaining
 from fleet.domain.leases import Lease, LeaseClass, LeaseTerms, PendingRequest
 from fleet.domain.narrowing import ClauseCount
 from fleet.domain.snapshot import Snapshot
@@ -119,6 +119,7 @@ jobs = st.builds(
     builder_count=counts,
     rest_share=st.none() | st.floats(0, 10),
 )
+optimizers = st.builds(OptimizerStatus, name=st.text(), holder=st.text(), builder_count=counts)
 
 
 @given(
@@ -131,10 +132,11 @@ jobs = st.builds(
         requests=st.lists(requests, max_size=2).map(tuple),
         jobs=st.lists(jobs, max_size=2).map(tuple),
         bookings=st.lists(bookings, max_size=2).map(tuple),
+        optimizers=st.lists(optimizers, max_size=2).map(tuple),
     )
 )
 def test_snapshots_survive(snapshot: Snapshot) -> None:
-    """Devices, leases, requests, jobs and bookings all arrive, with every state."""
+    """Devices, leases, requests, jobs, bookings and optimizers all arrive, with every state."""
     assert snapshot == snapshot_from_proto(snapshot_to_proto(snapshot))
 
 

@@ -8,6 +8,7 @@ from fleet.cli.json_schema.words import (
     Booking,
     Candidate,
     ClauseOmission,
+    ConnectedOptimizer,
     Device,
     Free,
     Job,
@@ -34,6 +35,7 @@ class Status(TypedDict):
     started_at: Moment
     grant_count: int
     bookings: list[Booking]
+    optimizers: list[ConnectedOptimizer]
 
 
 class Devices(TypedDict):

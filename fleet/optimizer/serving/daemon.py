@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import platform
 import shutil
 import tempfile
 import time
@@ -33,6 +35,7 @@ from fleet.building.cluster.address import ClusterAddress
 from fleet.building.machine_turns import MachineTurns
 from fleet.building.turns import Cores, Turns
 from fleet.client.connection import account_credentials
+from fleet.domain.jobs import OptimizerStatus
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import FleetError
 from fleet.jobs.claim import JobClaim
@@ -151,6 +154,7 @@ class OptimizerDaemon:
         """Jobs that ended here, by state; those that went back into the queue, too."""
 
         self._name = ""
+        self._shown: OptimizerStatus | None = None
         self._running: set[asyncio.Task[None]] = set()
 
     @property
@@ -167,6 +171,7 @@ class OptimizerDaemon:
             logger.info("devices for all jobs count for this optimizer's account; its key may not ask for others")
         try:
             while True:
+                self._show()
                 try:
                     await asyncio.to_thread(queue.alive, self._name)
                     await self._fill()
@@ -182,6 +187,13 @@ class OptimizerDaemon:
             await asyncio.gather(*self._running, return_exceptions=True)
             with contextlib.suppress(FleetError):  # its entry expires soon anyway
                 queue.leave(self._name)
+
+    def _show(self) -> None:
+        """Show this optimizer in `fleet status`, also while it is idle."""
+        status = OptimizerStatus(name=f"{platform.node()}:{os.getpid()}", builder_count=self._shop.builder_count)
+        if self._shop.client is not None and status != self._shown:
+            self._shop.client.publish(status)
+            self._shown = status
 
     async def _fill(self) -> None:
         """Claim jobs up to the limit."""
