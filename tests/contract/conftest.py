@@ -9,20 +9,14 @@ from types import ModuleType
 import pytest
 import sqlalchemy as sa
 
-from tests.contract.library_postgres import empty_database, find_binaries, serve_postgres
-from tests.needs import is_promised
+from tests.contract.library_postgres import empty_database, postgres_server
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[sa.URL]:
     """A server of the test run's own."""
-    binaries = find_binaries()
-    if binaries is None:
-        if is_promised("postgres"):
-            pytest.fail("no PostgreSQL server installed")
-        pytest.skip("no PostgreSQL server installed")
-    with serve_postgres(binaries) as url:
-        yield url
+    with postgres_server() as server:
+        yield server.url
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])

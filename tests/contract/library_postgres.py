@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -12,7 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
+
+from tests.needs import is_promised
 
 
 def find_binaries() -> Path | None:
@@ -24,29 +28,56 @@ def find_binaries() -> Path | None:
     return found[-1] if found else None
 
 
-@contextmanager
-def serve_postgres(binaries: Path) -> Iterator[sa.URL]:
-    """Run a server while the block lasts; yield the URL of its administrator."""
-    home = Path(tempfile.mkdtemp(prefix="fleet-pg-"))
-    user = _unprivileged_user()
-    if user is not None:
-        os.chown(home, pwd.getpwnam(user).pw_uid, -1)
-    try:
-        cluster = home / "cluster"
-        initdb = [binaries / "initdb", "-D", cluster, "-U", "fleet", "-A", "trust", "-E", "UTF8", "--no-sync"]
-        subprocess.run(initdb, check=True, user=user, cwd=home, capture_output=True)
+class PostgresServer:
+    """A server in a directory of its own, which can be stopped and started again."""
+
+    def __init__(self, binaries: Path, home: Path) -> None:
+        """Make its cluster; run nothing yet."""
+        self._binaries, self._home, self._user = binaries, home, _unprivileged_user()
+        self.url = sa.URL.create("postgresql+psycopg", username="fleet", database="postgres", query={"host": str(home)})
+        """URL of its administrator."""
+
+        if self._user is not None:
+            os.chown(home, pwd.getpwnam(self._user).pw_uid, -1)
+        initdb = [binaries / "initdb", "-D", home / "cluster", "-U", "fleet", "-A", "trust", "-E", "UTF8", "--no-sync"]
+        subprocess.run(initdb, check=True, user=self._user, cwd=home, capture_output=True)
+
+    def start(self) -> None:
+        """Run it, and wait until it answers."""
+        home = self._home
         options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={home}", "-c", "fsync=off"]
-        with (home / "log").open("wb") as log:
-            server = subprocess.Popen(
-                [binaries / "postgres", "-D", cluster, *options], user=user, cwd=home, stdout=log, stderr=log
+        with (home / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._binaries / "postgres", "-D", home / "cluster", *options],
+                user=self._user,
+                cwd=home,
+                stdout=log,
+                stderr=log,
             )
+        _wait_until_ready(self.url, self._process, home / "log")
+
+    def stop(self) -> None:
+        """End its sessions, then stop."""
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(20)
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """Run a server while the block lasts. Skips the test if none is installed, unless this run promises one."""
+    binaries = find_binaries()
+    if binaries is None:
+        if is_promised("postgres"):
+            pytest.fail("no PostgreSQL server installed")
+        pytest.skip("no PostgreSQL server installed")
+    home = Path(tempfile.mkdtemp(prefix="fleet-pg-"))
+    try:
+        server = PostgresServer(binaries, home)
         try:
-            url = sa.URL.create("postgresql+psycopg", username="fleet", database="postgres", query={"host": str(home)})
-            _wait_until_ready(url, server, home / "log")
-            yield url
+            server.start()
+            yield server
         finally:
-            server.send_signal(2)  # SIGINT: end the sessions, then stop
-            server.wait(20)
+            server.stop()
     finally:
         shutil.rmtree(home)
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import fleet.aio
 from fleet.building.build_candidate import BuildTask
@@ -112,7 +114,7 @@ async def bench(
     *,
     agent: OddAgent | None = None,
     shares_cores: bool = True,
-    **changes: int,
+    **changes: float,
 ) -> AsyncGenerator[Bench, None]:
     item = WorkloadProgress(workload=WORKLOAD)
     notices: list[str] = []
@@ -265,6 +267,9 @@ class Searching(BuiltAlready):
         self.endless: int | None = 4
         """Number of that build."""
 
+        self.log_secs: NDArray[np.float32] | None = None
+        """Predictions for each candidate."""
+
         self.told: list[tuple[int, int]] = []
         """Number of results, and of candidates under way, given to each search."""
 
@@ -281,12 +286,31 @@ class Searching(BuiltAlready):
         old = {trace_digest(record.trace_json) for record in task.records} | task.known
         fresh = [trace for n in range(self.most) if trace_digest(trace := f'["{n}"]') not in old]
         found = [
-            Candidate(trace_json=trace, digest=trace_digest(trace), predicted=math.nan)
+            Candidate(trace_json=trace, digest=trace_digest(trace), predicted=math.nan, log_secs=self.log_secs)
             for trace in fresh[: task.count + task.ahead]
         ]
         future: Future[Any] = Future()
         future.set_result(Metered(found, 0.0))
         return future
+
+
+@pytest.mark.parametrize("until_gain", [0.0, 0.005])
+async def test_a_job_whose_predictions_are_all_nan_ends_with_all_of_its_candidates(
+    tmp_path: Path, until_gain: float
+) -> None:
+    """Its records count instead: it neither ends before its first batch nor searches for ever."""
+    pool = Searching(tmp_path)
+    pool.most, pool.endless, pool.log_secs = 16, None, np.full(3, math.nan, np.float32)
+    async with bench(tmp_path, pool, until_gain=until_gain) as job:
+        async with asyncio.timeout(60):
+            await job.loop.run()
+
+    assert len(pool.told) > 1
+    assert job.item.trials >= job.core.conditions.batch_size
+    assert job.item.best_trace is not None
+    assert job.item.closing is not None
+    assert math.isfinite(job.core.progress.bid)
+    assert until_gain or job.item.trials == 16
 
 
 async def test_a_job_that_is_cut_off_with_batches_ahead_measures_each_once(tmp_path: Path) -> None:
