@@ -19,6 +19,7 @@ NAMES = (
 LONG = (
     "curves",
     "prioritizer",
+    "prioritizer_live",
     "cost_model",
     "warm_start",
     "first_batch",

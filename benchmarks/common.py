@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 import psutil
 from rich.console import Console
 from rich.table import Table
@@ -33,6 +34,7 @@ _WIDTH = 110
 """Width of tables that go into a file or a pipe."""
 
 _RETRY_SEC = 0.01
+_RESAMPLES = 1_000
 
 
 def make_parser(name: str, description: str, *, rounds: int) -> argparse.ArgumentParser:
@@ -60,6 +62,13 @@ def alternate(sides: Mapping[str, Callable[[int], T]], rounds: int) -> dict[str,
 def median_of(rounds: Sequence[T], key: Callable[[T], float]) -> float:
     """Return the median of one figure over the rounds."""
     return statistics.median(key(item) for item in rounds)
+
+
+def interval_of_mean(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the mean, by resampling the values."""
+    drawn = np.random.default_rng(0).choice(np.asarray(values), (_RESAMPLES, len(values))).mean(axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return round(float(low), 4), round(float(high), 4)
 
 
 Machine = dict[str, object]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.cost_data.dataset import load
 from benchmarks.cost_model import DATA, usable
@@ -64,12 +65,7 @@ def track_of(key: str) -> Track:
 
 def propose(task: ProposeTask, state: object = None) -> list[Candidate]:
     """Return the next recorded candidates, the best predicted first, and those for later."""
-    if task.is_static:
-        return []
-    track = track_of(key_of(_args_of(task.mod_json)))
-    known = task.known | {trace_digest(record.trace_json) for record in task.records}
-    open_ones = [index for index, digest in enumerate(track.digests) if digest not in known]
-    near = open_ones[: min(_MOST_AHEAD, task.count + len(task.records))]
+    track, near = _near(task)
     expected = expected_of(
         [track.features[index] for index in near],
         prior_for(task.target) if task.shared is None else snapshot_of(task.shared),
@@ -78,19 +74,34 @@ def propose(task: ProposeTask, state: object = None) -> list[Candidate]:
         device_model=task.device_model,
         instruction_set=task.target.instruction_set,
     )
-    found = [
-        Candidate(
-            trace_json=track.traces[index],
-            digest=track.digests[index],
-            features=track.features[index],
-            predicted=float("nan") if log_secs is None else -float(log_secs.mean()),
-            log_secs=log_secs,
-        )
-        for index, log_secs in zip(near, expected, strict=True)
-    ]
+    found = [_candidate(track, index, log_secs) for index, log_secs in zip(near, expected, strict=True)]
     if not any(np.isnan(one.predicted) for one in found):
         found.sort(key=lambda one: -one.predicted)
     return found[: task.count + task.ahead]
+
+
+def propose_as_found(task: ProposeTask, state: object = None) -> list[Candidate]:
+    """Return the next recorded candidates in the order in which a search finds them, without predictions."""
+    track, near = _near(task)
+    return [_candidate(track, index, None) for index in near[: task.count + task.ahead]]
+
+
+def _near(task: ProposeTask) -> tuple[Track, list[int]]:
+    """Return the next unknown candidates of a program: more with each batch, and none for a static schedule."""
+    track = track_of(key_of(_args_of(task.mod_json)))
+    known = task.known | {trace_digest(record.trace_json) for record in task.records}
+    unknown = [index for index, digest in enumerate(track.digests) if digest not in known and not task.is_static]
+    return track, unknown[: min(_MOST_AHEAD, task.count + len(task.records))]
+
+
+def _candidate(track: Track, index: int, log_secs: NDArray[np.float32] | None) -> Candidate:
+    return Candidate(
+        trace_json=track.traces[index],
+        digest=track.digests[index],
+        features=track.features[index],
+        predicted=float("nan") if log_secs is None else -float(log_secs.mean()),
+        log_secs=log_secs,
+    )
 
 
 def build_candidate(task: BuildTask) -> BuiltCandidate:

@@ -40,12 +40,17 @@ def follow_gradient_ranked(race: Race) -> tuple[int, list[int]]:
 
 
 def _steepest(race: Race) -> int:
-    def gradient(index: int) -> float:
-        best = race.lanes[index].history
-        slope = (best[-1 - _WINDOW] - best[-1]) / _WINDOW if len(best) > _WINDOW else 0.0
-        return race.shares[index] * (_ALPHA * slope + (1 - _ALPHA) * best[-1] / len(best))
+    return max(race.open_ones, key=lambda i: (race.shares[i] * gradient(race.lanes[i].history), -i))
 
-    return max(race.open_ones, key=lambda i: (gradient(i), -i))
+
+def gradient(best_secs: Sequence[float]) -> float:
+    """Return MetaSchedule's estimate of a workload's gain by its next batch [s].
+
+    Args:
+        best_secs: best time after each batch, at least one [s].
+    """
+    slope = (best_secs[-1 - _WINDOW] - best_secs[-1]) / _WINDOW if len(best_secs) > _WINDOW else 0.0
+    return _ALPHA * slope + (1 - _ALPHA) * best_secs[-1] / len(best_secs)
 
 
 def know_everything(race: Race) -> tuple[int, list[int]]:

@@ -25,6 +25,7 @@ from benchmarks.common import (
     REPOSITORY,
     JsonObject,
     Machine,
+    interval_of_mean,
     machine,
     make_parser,
     print_json,
@@ -60,7 +61,6 @@ model) and the oracle take them in that order; "gradient, ranked" and ours the b
 _LEVELS = (0.25, 0.5, 0.75, 0.95)
 """Device seconds are counted to the latency that the gradient scheduler has after these shares of its batches."""
 
-_RESAMPLES = 1_000
 _POINTS = 60
 
 
@@ -145,13 +145,6 @@ def _ratios(races: Sequence[Mapping[str, Race]], name: str) -> list[float]:
     return found
 
 
-def _interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the mean, by resampling orders."""
-    drawn = np.random.default_rng(0).choice(np.asarray(values), (_RESAMPLES, len(values))).mean(axis=1)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return round(float(low), 4), round(float(high), 4)
-
-
 def _figures(
     found: Mapping[str, list[dict[str, Race]]], shuffles: int, at: Machine, options: argparse.Namespace
 ) -> JsonObject:
@@ -182,7 +175,7 @@ def _figures(
 
 def _summary(ratios: Mapping[str, Sequence[float]]) -> JsonObject:
     summary: JsonObject = {
-        name: {"mean": round(float(np.mean(values)), 4), "interval": _interval(values)}
+        name: {"mean": round(float(np.mean(values)), 4), "interval": interval_of_mean(values)}
         for name, values in ratios.items()
     }
     gap = 1 - summary[ORACLE]["mean"]

@@ -280,6 +280,22 @@ def test_prioritizer_replays_every_policy(tmp_path: Path) -> None:
     assert (tmp_path / "curves.svg").read_text().startswith("<svg")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_prioritizer_live_runs_both_sides_on_a_real_fleet() -> None:
+    """Both measure all trials of all jobs; only whole runs can show which reaches a latency sooner."""
+    figures = _figures("benchmarks.prioritizer_live")
+
+    sides = figures["tiny"]
+    assert set(sides) == {"gradient", "ours"}
+    for found in sides.values():
+        assert found["trials"] >= 3 * 24
+        assert 0.5 <= found["jain"] <= 1.0
+    assert sides["gradient"]["all"] == [1.0]
+    assert sides["gradient"]["reached"] == 1
+    assert figures["ratio"] == pytest.approx(1 / figures["ours"], rel=0.01)
+
+
 def test_alternate_turns_the_order_around() -> None:
     """Neither side always goes first, and each side's results stay its own."""
     order: list[str] = []

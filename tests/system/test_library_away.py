@@ -25,7 +25,7 @@ _TRIALS = 24
 
 
 def test_a_job_goes_on_when_its_library_is_back(tmp_path: Path) -> None:
-    """It waits for the database, stores what was measured meanwhile, and ends in the same process."""
+    """It waits for the database, stores the results of the outage, and ends in the same process."""
     tracks = {_KEY: {"group": 0, "order": list(range(_TRIALS))}}
     (tmp_path / "tracks.json").write_text(json.dumps(tracks))
     write_model(tmp_path / "product.onnx", {_KEY: 1.0})
