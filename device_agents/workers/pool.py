@@ -342,7 +342,8 @@ class WorkerPool:
 
     def _sweep_strays(self) -> list[int]:
         """Kill orphans of killed keepers that this process adopted; return the survivors."""
-        self._dying = self._strays.kill()
+        keepers = [family.keeper for family in self._families if family.is_kept]
+        self._dying = self._strays.kill(keeper for keeper in keepers if keeper is not None)
         return self._dying
 
     def _note_own_children(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Iterable
 
 from device_agents.machine import linux
 
@@ -29,9 +30,14 @@ class Strays:
         """Register all current children as the agent's own. Call it only while every keeper lives."""
         self._own = {(process.pid, process.started_ticks) for process in _foreign_children()}
 
-    def kill(self) -> list[int]:
-        """Kill all other children with their descendants; return those that are still dying."""
-        strays = [process for process in _foreign_children() if (process.pid, process.started_ticks) not in self._own]
+    def kill(self, keepers: Iterable[linux.Process] = ()) -> list[int]:
+        """Kill all other children with their descendants; return those that are still dying.
+
+        Args:
+            keepers: those that live, and may have come since `note_own`.
+        """
+        spared = self._own | {(keeper.pid, keeper.started_ticks) for keeper in keepers}
+        strays = [process for process in _foreign_children() if (process.pid, process.started_ticks) not in spared]
         for process in strays:
             for pid in (*linux.descendants_of(process.pid), process.pid):
                 linux.kill(pid)

@@ -62,18 +62,17 @@ def look_at(pid: int) -> linux.Process:
 
 
 async def test_only_later_foreign_processes_are_strays(start: Start) -> None:
-    """The agent's own children are spared: those in its session and those noted before."""
+    """The agent's own children are spared: those in its session, those noted before, and keepers of other workers."""
     strays = Strays()
     server = start()
     strays.note_own()
     tool = start(is_apart=False)
-    stray = start()
+    stray, keeper = start(), start()
 
-    strays.kill()
+    strays.kill([look_at(keeper.pid)])
 
     await eventually(lambda: not linux.is_running(stray.pid))
-    assert linux.is_running(server.pid)
-    assert linux.is_running(tool.pid)
+    assert all(linux.is_running(process.pid) for process in (server, tool, keeper))
 
 
 async def test_zombies_of_other_sessions_are_reaped(start: Start) -> None:
