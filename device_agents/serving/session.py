@@ -87,8 +87,12 @@ class Session:
         self._apart = WorkerSlot(self._start_worker, self.life.check, device.note_killed)
         """Slot of a worker that serves one call or proof and then ends."""
 
+        self._tunnels = self._workers, self._apart
+        """Slots of the next session of TVM's RPC protocol, and of the one after it."""
+
         self._pinned_cpus: tuple[int, ...] = ()
         self._warming: asyncio.Task[None] | None = None
+        self._sparing: asyncio.Task[None] | None = None
         self._gone: asyncio.Task[None] | None = None
 
     def holds(self, claims: Claims) -> bool:
@@ -236,7 +240,9 @@ class Session:
         return proof_to_proto(replace(proof, message=sanitize_lines(proof.message)))
 
     async def tunnel(self, contents: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """Serve one session of TVM's RPC protocol in a separate worker, see `device_agents.serving.tunnel`.
+        """Serve one session of TVM's RPC protocol in a fresh worker, see `device_agents.serving.tunnel`.
+
+        The worker for the next one is started while the client uploads its program.
 
         Raises:
             DeviceError: no worker can be started, or it failed.
@@ -246,9 +252,17 @@ class Session:
             health = await self.device.health()
             if not health.is_healthy:
                 raise DeviceFaulted(health.reason)
-            async with self._worker_apart() as worker, contextlib.aclosing(carry(worker, contents)) as pieces:
-                async for piece in pieces:
-                    yield piece
+            slot, spare = self._tunnels
+            self._tunnels = spare, slot
+            try:
+                worker = await slot.worker(self._is_fresh)
+                async with contextlib.aclosing(carry(worker, contents)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+                        if not piece:
+                            self._prepare_spare(spare)
+            finally:
+                await slot.empty()
 
     async def program(self, request: session_service_pb2.ProgramRequest) -> session_service_pb2.ProgramResponse:
         """Program the fabric.
@@ -333,6 +347,18 @@ class Session:
 
     async def _usable_worker(self) -> WorkerHandle:
         return await self._workers.worker(self.device.accepts)
+
+    def _prepare_spare(self, slot: WorkerSlot) -> None:
+        """Start a worker in the background, unless the device serves one at a time."""
+        if not self.device.driver.serves_one_worker:
+            self._sparing = asyncio.create_task(self._fill(slot), name=f"spare-{self.claims.lease_name}")
+
+    async def _fill(self, slot: WorkerSlot) -> None:
+        with contextlib.suppress(FleetError, OSError):  # the session that needs it retries, and reports the error
+            await slot.worker(self._is_fresh)
+
+    def _is_fresh(self, worker: WorkerHandle) -> bool:
+        return not worker.has_run_candidates and self.device.accepts(worker)
 
     async def _start_worker(self) -> WorkerHandle:
         driver = self.device.driver
