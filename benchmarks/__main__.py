@@ -29,6 +29,7 @@ LONG = (
     "library_rate",
     "lab_week",
     "forecast",
+    "gateway_overhead",
 )
 """Run only when named: they take longer than all the others together."""
 

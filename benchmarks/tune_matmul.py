@@ -32,7 +32,7 @@ _TRIALS, _QUICK_TRIALS = 64, 4
 _BUDGET_SEC = 18.0
 _RUN_TIMEOUT_SEC = 1200.0
 _TIMING_ROUNDS, _QUICK_TIMING_ROUNDS = 21, 5
-_NOISE = 0.03
+NOISE = 0.03
 """Best latencies closer than this count as equal: repeated timings of one artifact differ by as much."""
 
 
@@ -73,13 +73,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         model = write_model(scratch / "matmul.onnx", _SIZE)
         runs = common.alternate(
             {
-                "peer": lambda number: _run_peer(scratch / f"peer-{number}", target, trials, quick=options.quick),
+                "peer": lambda number: run_stock(scratch / f"peer-{number}", target, trials, quick=options.quick),
                 "ours": lambda number: _run_ours(scratch / f"ours-{number}", model, target, trials, seed=number),
             },
             rounds,
         )
         timing_rounds = _QUICK_TIMING_ROUNDS if options.quick else _TIMING_ROUNDS
-        best = _remeasure(runs, target, scratch, timing_rounds)
+        best = remeasure(runs, target, scratch, timing_rounds)
     figures = _figures(runs, best)
     _print(figures, runs, best, trials=trials, quick=options.quick, machine=machine)
     common.print_json(
@@ -101,12 +101,21 @@ def write_model(path: Path, size: int) -> Path:
     return path
 
 
-def _run_peer(work_dir: Path, target: str, trials: int, *, quick: bool) -> Run:
+def run_stock(work_dir: Path, target: str, trials: int, *, quick: bool, tracker: str = "") -> Run:
+    """Run stock `tune_tir`.
+
+    Args:
+        tracker: address of a running tracker of TVM's protocol; empty: it starts its own, with a server.
+
+    Raises:
+        ProcessFailed: it measured nothing.
+    """
     work_dir.mkdir()
     command = python(
         *("benchmarks.peers.stock_tune_tir", "--size", _SIZE, "--trials", trials),
         *("--target", target, "--work-dir", work_dir),
         *(("--light",) if quick else ()),
+        *(("--tracker", tracker) if tracker else ()),
     )
     started_at = time.time()
     with Process(command, work_dir / "stderr.log") as process:
@@ -139,7 +148,7 @@ def _run_ours(work_dir: Path, model: Path, target: str, trials: int, *, seed: in
     return run
 
 
-def _remeasure(runs: Mapping[str, list[Run]], target: str, scratch: Path, timing_rounds: int) -> dict[str, list[Best]]:
+def remeasure(runs: Mapping[str, list[Run]], target: str, scratch: Path, timing_rounds: int) -> dict[str, list[Best]]:
     """Time the best schedule of every run by one timer."""
     everything = [(side, run) for side, of_side in runs.items() for run in of_side]
     records = [run.records for _, run in everything]
@@ -186,7 +195,7 @@ def _figures(runs: Mapping[str, list[Run]], best: Mapping[str, list[Best]]) -> d
         "peer_best_stock_threads_us": round(stock_threads["peer"], 2),
         "ours_best_stock_threads_us": round(stock_threads["ours"], 2),
         "best_stock_threads_ratio": round(stock_threads["peer"] / stock_threads["ours"], 3),
-        "is_best_not_worse": latency["ours"] <= latency["peer"] * (1 + _NOISE),
+        "is_best_not_worse": latency["ours"] <= latency["peer"] * (1 + NOISE),
         "all_rounds": {
             side: [
                 {

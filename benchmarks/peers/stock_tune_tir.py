@@ -4,6 +4,7 @@
 
 With `--light` it skips stock TVM's preparation for GPUs (each of its processes parses their tensor intrinsics, which
 takes 8 to 15 s), and searches a small population. That is the peer of a quick run, and its figures are not for quoting.
+With `--tracker` it measures by a running tracker, with the key "cpu", instead of one of its own.
 
 Leaves MetaSchedule's two JSON files in DIR and ends with one JSON line: `first_trial_at`, when the runner had its first
 time (seconds since 1970; null: never).
@@ -12,8 +13,10 @@ time (seconds since 1970; null: never).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 import tvm
@@ -24,7 +27,7 @@ from tvm.support.popen_pool import PopenPoolExecutor
 
 from cross.targets.intrinsics import keep_package_light
 
-_KEY = "tune-matmul"
+_KEY = "cpu"
 _LIGHT_POPULATION = 32
 
 
@@ -56,14 +59,13 @@ def main() -> None:
     parser.add_argument(
         "--light", action="store_true", help="no tensor intrinsics of GPUs, one builder, a short search"
     )
+    parser.add_argument("--tracker", default="", help="address of a running tracker")
     options = parser.parse_args()
     if options.light:
         keep_package_light()
-    with LocalRPC(tracker_key=_KEY) as servers:
+    with _tracker(options.tracker) as (host, port):
         runner = ms.runner.RPCRunner(
-            rpc_config=ms.runner.RPCConfig(
-                tracker_host=servers.tracker_host, tracker_port=servers.tracker_port, tracker_key=_KEY
-            )
+            rpc_config=ms.runner.RPCConfig(tracker_host=host, tracker_port=port, tracker_key=_KEY)
         )
         pool = StampedPool(runner._inst.pool)  # noqa: SLF001 - no callback tells when a trial ends
         runner._inst.pool = pool  # noqa: SLF001
@@ -81,6 +83,17 @@ def main() -> None:
             else "evolutionary",
         )
     print(json.dumps({"first_trial_at": pool.first_trial_at}), flush=True)
+
+
+@contextlib.contextmanager
+def _tracker(address: str) -> Iterator[tuple[str, int]]:
+    """Yield host and port of a running tracker, or of one with a server that ends with the block."""
+    if address:
+        host, _, port = address.rpartition(":")
+        yield host, int(port)
+        return
+    with LocalRPC(tracker_key=_KEY) as servers:
+        yield servers.tracker_host, servers.tracker_port
 
 
 def _matmul(size: int) -> tvm.tirx.PrimFunc:

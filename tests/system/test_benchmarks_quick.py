@@ -59,6 +59,17 @@ def test_tune_matmul_measures_both_sides() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_gateway_overhead_measures_stock_clients() -> None:
+    """Stock `RPCRunner` measures on both sides, and stock `tune_tir` tunes through the gateway."""
+    figures = _figures("benchmarks.gateway_overhead")
+
+    assert figures["time_ratio"] == pytest.approx(figures["ours"] / figures["peer"], rel=0.01)
+    assert figures["tune_tir"]["trials"] == {"ours": [2]}
+    assert figures["tune_tir"]["ours_best_us"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_models_measures_every_engine_that_is_there() -> None:
     """Each model runs in ONNX Runtime and in ours with equal outputs, and the machine's peak is known."""
 
