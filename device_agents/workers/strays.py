@@ -34,7 +34,7 @@ class Strays:
         """Kill all other children with their descendants; return those that are still dying.
 
         Args:
-            keepers: those that live, and may have come since `note_own`.
+            keepers: live keepers, some of them newer than `note_own`.
         """
         spared = self._own | {(keeper.pid, keeper.started_ticks) for keeper in keepers}
         strays = [process for process in _foreign_children() if (process.pid, process.started_ticks) not in spared]

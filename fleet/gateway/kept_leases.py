@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 
 from fleet.client.aio import Fleet
 from fleet.client.device import Device
 from fleet.domain.leases import LeaseTerms
 from fleet.errors import FleetError
+from fleet.gateway.client_process import ClientProcess
 
-_KEPT_SEC = 1.0
+KEPT_SEC = 1.0
 """Longest time that an unused lease is kept."""
 
 
 class KeptLeases:
     """Hands out leased devices. Used on one event loop."""
 
-    def __init__(self, client: Fleet, kept_sec: float = _KEPT_SEC) -> None:
+    def __init__(self, client: Fleet, kept_sec: float = KEPT_SEC) -> None:
         self._client = client
         self._kept_sec = kept_sec
         self._pools: dict[LeaseTerms, _Pool] = {}
@@ -43,14 +45,31 @@ class KeptLeases:
         finally:
             self._pools = {kept: pool for kept, pool in self._pools.items() if pool.is_in_use}
 
-    def give_back(self, terms: LeaseTerms, device: Device) -> None:
-        """Take a device back after its session: the next session uses it, or it is released soon."""
-        self._pools.setdefault(terms, _Pool(self._client, terms, self._kept_sec)).offer(device)
+    def give_back(self, terms: LeaseTerms, device: Device, client: ClientProcess | None = None) -> None:
+        """Take a device back after its session: the next session uses it, or it is released soon.
+
+        Args:
+            client: process of the session, at whose end the device is released; closed with the wait.
+        """
+        self._pools.setdefault(terms, _Pool(self._client, terms, self._kept_sec)).offer(device, client)
 
     async def close(self) -> None:
         """Release the unused leases."""
         for pool in self._pools.values():
             await pool.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """Wait of an unused device for the next session."""
+
+    timer: asyncio.TimerHandle
+    client: ClientProcess | None
+
+    def end(self) -> None:
+        self.timer.cancel()
+        if self.client is not None:
+            self.client.close()
 
 
 class _Pool:
@@ -60,8 +79,8 @@ class _Pool:
         self._client = client
         self._terms = terms
         self._kept_sec = kept_sec
-        self.idle: dict[Device, asyncio.TimerHandle] = {}
-        """Unused devices, with the timers that release them."""
+        self.idle: dict[Device, _Wait] = {}
+        """Unused devices."""
 
         self._waiters: deque[asyncio.Future[Device]] = deque()
         self._requests: list[asyncio.Task[None]] = []
@@ -77,7 +96,7 @@ class _Pool:
     async def take(self) -> Device:
         while self.idle:
             device = next(iter(self.idle))
-            self.idle.pop(device).cancel()
+            self.idle.pop(device).end()
             if _is_usable(device):
                 return device
             self._release(device)
@@ -95,17 +114,22 @@ class _Pool:
                 self._waiters.remove(waiter)
             self._drop_requests()
 
-    def offer(self, device: Device) -> None:
-        """Give a device to the first waiter; without one, keep it for a moment."""
+    def offer(self, device: Device, client: ClientProcess | None = None) -> None:
+        """Give a device to the first waiter; without one, keep it for a moment, while its last client lives."""
+        if _is_usable(device) and not self._waiters:
+            timer = asyncio.get_running_loop().call_later(self._kept_sec, self._drop_idle, device)
+            self.idle[device] = _Wait(timer, client)
+            device.watch_yield(lambda: self._drop_idle(device))
+            if client is not None:
+                client.watch(lambda: self._drop_idle(device))
+            return
+        if client is not None:
+            client.close()
         if not _is_usable(device):
             self._release(device)
-        elif self._waiters:
-            self._waiters.popleft().set_result(device)
-            self._drop_requests()
-        else:
-            loop = asyncio.get_running_loop()
-            self.idle[device] = loop.call_later(self._kept_sec, self._drop_idle, device)
-            device.watch_yield(lambda: self._drop_idle(device))
+            return
+        self._waiters.popleft().set_result(device)
+        self._drop_requests()
 
     async def close(self) -> None:
         for device in list(self.idle):
@@ -132,9 +156,9 @@ class _Pool:
                 request.cancel()
 
     def _drop_idle(self, device: Device) -> None:
-        timer = self.idle.pop(device, None)
-        if timer is not None:
-            timer.cancel()
+        wait = self.idle.pop(device, None)
+        if wait is not None:
+            wait.end()
             self._release(device)
 
     def _release(self, device: Device) -> None:

@@ -1,10 +1,13 @@
-"""Owner of the other end of a TCP connection on this machine."""
+"""The other end of a TCP connection on this machine: its socket and owner."""
 
 from __future__ import annotations
 
 import socket
 import struct
+from dataclasses import dataclass
 from pathlib import Path
+
+from fleet.base.network import is_loopback
 
 _TABLES = {socket.AF_INET: "tcp", socket.AF_INET6: "tcp6"}
 _DIAG_REQUEST = struct.Struct("=IHHIIBBBxIHH16s16sIII")
@@ -16,15 +19,27 @@ _NO_COOKIE = 0xFFFFFFFF
 _ALL_STATES = 0xFFFFFFFF
 
 
-def owner_of(connection: socket.socket) -> int | None:
-    """Return the user id of the process at the other end of a loopback connection.
+@dataclass(frozen=True, slots=True)
+class PeerSocket:
+    """The other end of a connection, as the kernel lists it."""
 
-    None if the process has closed it: the kernel then attributes it to root.
+    uid: int
+    """User id of its process."""
+
+    inode: int
+
+
+def peer_of(connection: socket.socket) -> PeerSocket | None:
+    """Return the socket at the other end of a loopback connection.
+
+    None if its process is on another machine, or has closed it: the kernel then attributes it to root.
     """
     try:
         peer, here = connection.getpeername()[:2], connection.getsockname()[:2]
         family = connection.family
     except OSError:
+        return None
+    if peer[0] != here[0] and not is_loopback(peer[0]):
         return None
     try:
         return _ask_kernel(family, peer, here)
@@ -32,7 +47,7 @@ def owner_of(connection: socket.socket) -> int | None:
         return _look_up(family, peer, here)
 
 
-def _ask_kernel(family: int, source: tuple[str, int], destination: tuple[str, int]) -> int | None:
+def _ask_kernel(family: int, source: tuple[str, int], destination: tuple[str, int]) -> PeerSocket | None:
     """Look one connection up by netlink, which takes the same time with any number of connections."""
     sockid = (
         *map(socket.htons, (source[1], destination[1])),
@@ -51,17 +66,18 @@ def _ask_kernel(family: int, source: tuple[str, int], destination: tuple[str, in
     if len(answer) < _DIAG_ANSWER.size or struct.unpack_from("=IH", answer)[1] == _ERROR:
         raise OSError("the kernel does not know this connection")
     uid, inode = _DIAG_ANSWER.unpack_from(answer)[-2:]
-    return int(uid) if inode else None
+    return PeerSocket(uid, inode) if inode else None
 
 
-def _look_up(family: int, source: tuple[str, int], destination: tuple[str, int]) -> int | None:
+def _look_up(family: int, source: tuple[str, int], destination: tuple[str, int]) -> PeerSocket | None:
     wanted = _table_address(family, *source), _table_address(family, *destination)
     try:
         lines = Path(f"/proc/net/{_TABLES[socket.AddressFamily(family)]}").read_text().splitlines()[1:]
     except OSError:
         return None
     rows = (line.split() for line in lines)
-    return next((int(row[7]) for row in rows if (row[1], row[2]) == wanted and int(row[9])), None)
+    found = (PeerSocket(int(row[7]), int(row[9])) for row in rows if (row[1], row[2]) == wanted)
+    return next((one for one in found if one.inode), None)
 
 
 def _table_address(family: int, host: str, port: int) -> str:

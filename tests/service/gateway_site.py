@@ -12,9 +12,13 @@ from pathlib import Path
 import fleet.aio
 from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
-from fleet.gateway.server import GatewayOptions, serve_gateway
+from fleet.gateway.greetings import SESSION_MAGIC
+from fleet.gateway.options import GatewayOptions
+from fleet.gateway.server import serve_gateway
+from fleet.identity.store import CredentialStore
 from fleet.runtime.tvm_library import runtime_version
 from fleet.testing import ServedTracker, serve_tracker
+from fleet.testing.identity import join_user
 from fleet.wire import tvm_frames as frames
 
 VERSION = ".".join(runtime_version().split(".")[:2])
@@ -32,7 +36,9 @@ class Site:
 
 
 @asynccontextmanager
-async def serve_site(tmp_path: Path, *, version: str = VERSION, devices: int = 1) -> AsyncIterator[Site]:
+async def serve_site(
+    tmp_path: Path, *, version: str = VERSION, devices: int = 1, asks_for_others: bool = False
+) -> AsyncIterator[Site]:
     """Serve a tracker, an agent and a gateway."""
     entries = [{**_DEVICE, "name": f"here-{number}"} for number in range(devices)]
     config = parse_config({"devices": entries})
@@ -41,8 +47,12 @@ async def serve_site(tmp_path: Path, *, version: str = VERSION, devices: int = 1
         home = Home(tracker=tracker.address, state_dir=tmp_path / "agent")
         agent = await stack.enter_async_context(Agent(config, make_drivers(config), home))
         assert await agent.wait_attached(60.0)
+        if asks_for_others:
+            CredentialStore().save(
+                tracker.address, await join_user(tracker.address, "gateway", may_ask_for_others=True)
+            )
         client = await stack.enter_async_context(fleet.aio.connect(tracker.address))
-        options = GatewayOptions(tvm_version=version, port=0)
+        options = GatewayOptions(tvm_version=version, port=0, state_dir=tmp_path / "gateway")
         address = await stack.enter_async_context(serve_gateway(client, options))
         yield Site(tracker=tracker, agent=agent, client=client, port=int(address.rpartition(":")[2]))
 
@@ -71,3 +81,13 @@ class TrackerPeer:
     async def ask(self, message: object) -> bytes:
         self.send(message)
         return await self.reply()
+
+
+async def greeted(
+    port: int, match_key: str, *, source: str = "127.0.0.1"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Begin a session as a stock client does, from an address of this machine."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+    name = f"client:{match_key}".encode()
+    writer.write(frames.INT.pack(SESSION_MAGIC) + frames.INT.pack(len(name)) + name)
+    return reader, writer

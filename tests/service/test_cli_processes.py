@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,12 +18,13 @@ import pytest_asyncio
 import fleet.aio
 from fleet.aio import LocalFleet
 from fleet.base.readiness import Ready
+from fleet.cli.up import _gateway
 from fleet.client.aio import Fleet
 from fleet.domain.leases import PendingRequest
 from fleet.domain.measuring import Trial
 from fleet.errors import FleetError, NotFound
 from fleet.local.children import Child, ChildSpec
-from fleet.testing import eventually
+from fleet.testing import eventually, serve_tracker
 from tests.programs import alive
 
 pytestmark = pytest.mark.slow
@@ -333,7 +335,7 @@ async def test_an_unknown_device_has_no_history(client: Fleet) -> None:
 async def test_the_children_of_fleet_up_end_with_it(config: Path, tmp_path: Path, number: signal.Signals) -> None:
     """They end when its terminal closes and after kill -9, even while a client holds a device."""
     up = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "fleet.cli.main", "up", "--port", "0"),
+        *(sys.executable, "-m", "fleet.cli.main", "up", "--port", "0", "--gateway-port", "0"),
         *("--config", str(config), "--state-dir", str(tmp_path / "state")),
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
@@ -341,6 +343,8 @@ async def test_the_children_of_fleet_up_end_with_it(config: Path, tmp_path: Path
     assert up.stderr is not None
     line = await asyncio.wait_for(up.stderr.readline(), _START_SEC)
     address = line.decode().partition("tracker on ")[2].partition(",")[0]
+    line = await asyncio.wait_for(up.stderr.readline(), _START_SEC)
+    assert line.startswith(b"gateway for stock TVM clients on 127.0.0.1:")
     family = psutil.Process(up.pid).children(recursive=True)
     assert len(family) >= 2
     async with fleet.aio.connect(address) as client, client.acquire("simulated"):
@@ -348,6 +352,16 @@ async def test_the_children_of_fleet_up_end_with_it(config: Path, tmp_path: Path
         await eventually(lambda: not alive(family), 30)
     code = await up.wait()
     assert code in (-signal.SIGKILL, 0)
+
+
+async def test_fleet_up_says_that_the_gateways_port_is_taken() -> None:
+    """The fleet runs without a gateway then."""
+    async with serve_tracker() as served:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+            async with _gateway(served.address, port) as sentence:
+                assert sentence.startswith("no gateway for stock TVM clients: ")
+                assert f"cannot listen on 127.0.0.1:{port}" in sentence
 
 
 async def test_a_wait_for_a_tracker_is_shown() -> None:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from device_agents.agent import Agent
 from fleet.gateway.greetings import SESSION_MAGIC
-from fleet.gateway.server import Gateway, GatewayOptions
+from fleet.gateway.options import GatewayOptions
+from fleet.gateway.server import Gateway
 from fleet.testing import eventually
 from fleet.tracker.core.queries import Queries
 from fleet.wire import tvm_frames as frames
-from tests.service.gateway_site import VERSION, Site, TrackerPeer, serve_site
+from tests.service.gateway_site import VERSION, Site, TrackerPeer, greeted, serve_site
 
 pytestmark = pytest.mark.slow
 REQUEST = [4, "board", "me", 0]
+MAGIC = frames.INT.pack(frames.TRACKER_MAGIC)
 STRANGER = """
 import os, socket, sys
 os.setgroups([]), os.setuid(65534)
@@ -34,13 +40,6 @@ async def granted(peer: TrackerPeer) -> str:
     code, (_, _, match_key) = json.loads(await peer.ask(REQUEST))
     assert code == 0
     return str(match_key)
-
-
-async def greeted(port: int, match_key: str, options: str = "") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    name = f"client:{match_key}{options}".encode()
-    writer.write(frames.INT.pack(SESSION_MAGIC) + frames.INT.pack(len(name)) + name)
-    return reader, writer
 
 
 def leases(site: Site) -> int:
@@ -64,6 +63,68 @@ async def test_a_match_key_is_good_for_one_session(tmp_path: Path) -> None:
 
         await eventually(lambda: not leases(site))
         assert not site.agent.worker_pids
+
+
+async def test_a_match_key_is_void_after_its_lease(tmp_path: Path) -> None:
+    """The session ends with TVM's message of an error, and another device can be had."""
+    async with serve_site(tmp_path) as site:
+        peer = await TrackerPeer.open(site.port)
+        match_key = await granted(peer)
+        await site.client.revoke(next(iter(site.tracker.tracker.state.leases)))
+        reader, _ = await greeted(site.port, match_key)
+
+        assert b"revoked" in await asyncio.wait_for(reader.read(), 30)
+        assert await granted(peer)
+
+
+def workers(agent: Agent, count: int) -> set[int]:
+    """Return the workers if there are `count`, else none."""
+    found = set(agent.worker_pids)
+    return found if len(found) == count else set()
+
+
+async def silence() -> AsyncIterator[bytes]:
+    await asyncio.Event().wait()
+    yield b""
+
+
+async def test_a_spare_worker_serves_the_next_session(tmp_path: Path) -> None:
+    """It has run nothing, serves one session, and dies with the lease."""
+    async with serve_site(tmp_path) as site:
+        async with site.client.acquire("cpu") as device:
+            left = set[int]()  # the worker of the reference kernel, and the spare one
+            for number in range(3):
+                async with contextlib.aclosing(device.tunnel(silence())) as pieces:
+                    assert await anext(pieces) == b""
+                    serving = await eventually(functools.partial(workers, site.agent, 3))
+                assert left < serving
+                ended = serving - await eventually(functools.partial(workers, site.agent, 2))
+                assert len(ended & left) == (1 if number else 0)
+                left = serving - ended
+
+        await eventually(lambda: not site.agent.worker_pids)
+
+
+async def test_a_server_that_registers_is_refused(tmp_path: Path) -> None:
+    """Also with an impossible port."""
+    async with serve_site(tmp_path) as site:
+        peer = await TrackerPeer.open(site.port)
+
+        assert await peer.ask([5, {"key": "server:a", "addr": [None, "99999"]}]) == b"0"
+        assert await peer.ask([3, "a", [99999, "a:1"], None]) == b"-1"
+        assert await peer.ask([2, "stop"]) == b"-1"
+
+
+async def test_silent_connections_shut_nobody_out(tmp_path: Path) -> None:
+    """The oldest of them make room."""
+    async with serve_site(tmp_path) as site:
+        silent = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(600)]
+        peer = await TrackerPeer.open(site.port)
+
+        assert await peer.ask([1]) == b"0"
+        assert await silent[0][0].read() == b""
+        for _, writer in silent:
+            writer.close()
 
 
 async def test_a_client_that_vanishes_leaves_the_queue(tmp_path: Path) -> None:
@@ -136,8 +197,14 @@ async def test_the_summary_names_aliases_and_kinds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\0", frames.INT.pack(frames.TRACKER_MAGIC) + frames.INT.pack(2**31 - 1)],
-    ids=["http", "zeros", "huge frame"],
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0\0\0\0",
+        *(MAGIC + frames.INT.pack(length) for length in (2**31 - 1, 0, -1)),
+        MAGIC + frames.format_frame({"key": "board"}),
+        MAGIC + frames.format_frame([4, ["board"], "me", 0]),
+    ],
+    ids=["http", "zeros", "huge frame", "no length", "negative length", "no list", "no key"],
 )
 async def test_peers_of_other_protocols_are_closed(content: bytes, tmp_path: Path) -> None:
     async with serve_site(tmp_path) as site:

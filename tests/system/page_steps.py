@@ -129,6 +129,8 @@ NOT_RUN = {
     ],
     "needs boards, and a stock TVM script: tests/system/test_tvm_gateway.py": [
         "fleet gateway serve --tracker boards:9290",
+        "fleet gateway key create --account team-a",
+        "fleet gateway serve --tracker boards:9290 --allow-network",
         'config = ms.runner.RPCConfig(tracker_host="127.0.0.1", tracker_port=9190, tracker_key="rpi4")',
     ],
     "installs an example into the environment: tests/contract/test_search_strategies.py": [

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,26 @@ def sessions() -> str:
         np.testing.assert_array_equal(y.numpy(), np.arange(64, dtype="float32") + 1)
         del x, y, module, device, remote
     return "10"
+
+
+def brief(_: int) -> None:
+    """Open a session, and have the device answer."""
+    remote = session()
+    assert remote.get_function("runtime.GetDeviceAttr") is not None
+    del remote
+
+
+def row() -> str:
+    """200 sessions in a row."""
+    for number in range(200):
+        brief(number)
+    return "200"
+
+
+def crowd() -> str:
+    """24 sessions, eight at once."""
+    with ThreadPoolExecutor(8) as pool:
+        return str(len(list(pool.map(brief, range(24)))))
 
 
 def timeout() -> str:

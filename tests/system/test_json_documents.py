@@ -117,6 +117,10 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     token = run("tracker token create", "--role", "agent", *at)["token"]
     run("agent join", *at, "--state-dir", str(folder / "agent"), stdin=token)
     run("tracker unbind", "bench", *at)
+    at_keys = ("--state-dir", str(folder / "gateway"))
+    made = run("gateway key create", "--account", "team-a", *at_keys)
+    run("gateway key list", *at_keys)
+    run("gateway key revoke", made["key_id"], *at_keys)
     run("login", *at, stdin=run("tracker token create", "--role", "admin", *at)["token"])
     journal = Journal(folder / "journal.sqlite")
     journal.open(0.0)

@@ -7,6 +7,7 @@ import contextlib
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fleet.testing import eventually
@@ -58,3 +59,15 @@ async def test_clients_side_by_side_take_turns(tmp_path: Path) -> None:
         found = await asyncio.gather(*(run_client(site, "sessions") for _ in range(3)))
 
         assert found == [{"sessions": "10"}] * 3
+
+
+async def test_many_sessions_leave_nothing_behind(tmp_path: Path) -> None:
+    """200 in a row, then eight at once on four devices."""
+    async with serve_site(tmp_path, devices=4) as site:
+        files = psutil.Process().num_fds()
+        found = await run_client(site, "row", "crowd")
+
+        assert found == {"row": "200", "crowd": "24"}
+        await eventually(lambda: not site.tracker.tracker.state.leases)
+        await eventually(lambda: not site.agent.worker_pids)
+        await eventually(lambda: psutil.Process().num_fds() <= files + 8)

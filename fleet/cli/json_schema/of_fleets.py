@@ -191,6 +191,27 @@ class RevokedToken(TypedDict):
     token_id: str
 
 
+class GatewayKeyFacts(TypedDict):
+    """`fleet gateway key revoke`"""
+
+    key_id: str
+    account: str
+    created_at: Moment
+    revoked_at: Moment | None
+
+
+class NewGatewayKey(GatewayKeyFacts):
+    """`fleet gateway key create`"""
+
+    secret: str
+
+
+class GatewayKeys(TypedDict):
+    """`fleet gateway key list`, oldest first, with the revoked ones"""
+
+    keys: list[GatewayKeyFacts]
+
+
 class HeldDevice(TypedDict):
     """One device of `fleet acquire`"""
 

@@ -1,8 +1,8 @@
-"""The ports of tracker, agent and optimizer: bytes that are no HTTP/2, frames that are cut off or mixed up, calls that
-are begun and never ended, and silence.
+"""The ports of tracker, agent, optimizer and gateway: bytes of other protocols, frames that are cut off or mixed up,
+calls that are begun and never ended, and silence.
 
-They are without TLS here: these are the bytes of a peer that has shown its certificate. Their calls carry valid
-credentials, so that they reach a service. Now and then a true call has to be answered beside all that.
+The first three are without TLS here: these are the bytes of a peer that has shown its certificate. Their calls carry
+valid credentials, so that they reach a service. Now and then a true call has to be answered beside all that.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ from contextlib import AsyncExitStack
 
 import grpc.aio
 
+import fleet.aio
 from fleet.cost_model.feature_codec import FEATURE_VERSION
+from fleet.gateway.greetings import SESSION_MAGIC
+from fleet.gateway.options import GatewayOptions
+from fleet.gateway.server import serve_gateway
 from fleet.identity.credentials import PlainSecret
+from fleet.testing import serve_tracker
 from fleet.v1 import cost_model_service_pb2, fleet_service_pb2, lease_service_pb2, session_service_pb2
-from fleet.wire import rpc, stubs
+from fleet.wire import rpc, stubs, tvm_frames
 from fleet.wire.peers import SECRET_HEADER, Guard
 from fleet.wire.tokens import TOKEN_HEADER
 from tests.fuzz import frames
@@ -40,20 +45,21 @@ _TOKEN = token(holder_key_id="")
 _ENDS_WELL, _ENDS_AT_ONCE, _STAYS = b"\x00", b"\x01", b"\x02"
 """The first byte of an input, modulo three: the connection is closed, reset, or stays open without another word."""
 
-Open = Callable[[AsyncExitStack, grpc.aio.Server, Guard], Awaitable[object]]
-Ask = Callable[[rpc.Channel], Awaitable[object]]
+OpenServices = Callable[[AsyncExitStack, grpc.aio.Server, Guard], Awaitable[object]]
+Open = Callable[[AsyncExitStack], Awaitable[int]]
+Ask = Callable[[int], Awaitable[object]]
 
 
 class _Port:
     """A server in this process, behind a port."""
 
-    def __init__(self, open_services: Open, ask: Ask, most_request_bytes: int) -> None:
+    def __init__(self, open_port: Open, ask: Ask) -> None:
         """Args:
+        open_port: starts a server and returns its port.
         ask: makes a call that has to be answered.
         """
-        self._open = open_services
+        self._open = open_port
         self._ask = ask
-        self._most_request_bytes = most_request_bytes
         self._loop: ServerLoop | None = None
         self._stack = AsyncExitStack()
         self._held: deque[asyncio.StreamWriter] = deque()
@@ -79,11 +85,7 @@ class _Port:
         self._loop, self._inputs = None, 0
 
     async def _start(self) -> None:
-        server = rpc.make_server(self._most_request_bytes)
-        await self._open(self._stack, server, Guard(secret=lambda: _SECRET, request_sec=1.0))
-        self._stack.push_async_callback(server.stop, None)
-        self._port = rpc.bind(server, "127.0.0.1", 0, None, what="the test")
-        await server.start()
+        self._port = await self._open(self._stack)
 
     async def _stop(self) -> None:
         while self._held:
@@ -106,8 +108,41 @@ class _Port:
         await _reset(writer)
 
     async def _is_answered(self) -> None:
-        async with rpc.make_channel(f"127.0.0.1:{self._port}", _SECRET) as channel, asyncio.timeout(_ASK_SEC):
-            await self._ask(channel)
+        async with asyncio.timeout(_ASK_SEC):
+            await self._ask(self._port)
+
+
+def _grpc_port(open_services: OpenServices, ask: Callable[[rpc.Channel], Awaitable[object]], most_bytes: int) -> _Port:
+    async def start(stack: AsyncExitStack) -> int:
+        server = rpc.make_server(most_bytes)
+        await open_services(stack, server, Guard(secret=lambda: _SECRET, request_sec=1.0))
+        stack.push_async_callback(server.stop, None)
+        port = rpc.bind(server, "127.0.0.1", 0, None, what="the test")
+        await server.start()
+        return port
+
+    async def call(port: int) -> None:
+        async with rpc.make_channel(f"127.0.0.1:{port}", _SECRET) as channel:
+            await ask(channel)
+
+    return _Port(start, call)
+
+
+async def _open_gateway(stack: AsyncExitStack) -> int:
+    tracker = await stack.enter_async_context(serve_tracker())
+    client = await stack.enter_async_context(fleet.aio.connect(tracker.address))
+    address = await stack.enter_async_context(serve_gateway(client, GatewayOptions(port=0, tvm_version="0.27")))
+    return int(address.rpartition(":")[2])
+
+
+async def _ask_gateway(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    magic, ping = tvm_frames.INT.pack(tvm_frames.TRACKER_MAGIC), tvm_frames.format_frame([tvm_frames.Code.PING])
+    writer.write(magic + ping)
+    answer = magic + tvm_frames.success()
+    if answer != await reader.readexactly(len(answer)):
+        raise AssertionError("another answer to a ping")
+    await _reset(writer)
 
 
 async def _reset(writer: asyncio.StreamWriter) -> None:
@@ -187,6 +222,28 @@ def _optimizer_connections() -> list[bytes]:
     return _connections([("CostModelService/WatchSnapshots", request.SerializeToString())])
 
 
+def _gateway_connections() -> list[bytes]:
+    """Return connections with each message of a client, and greetings of sessions."""
+    messages: list[list[object]] = [
+        [1],
+        [2, "stop"],
+        [3, "key", [5000, "key:0.1"], None],
+        [4, "kind=cpu", "me", 0],
+        [4, "secret/kind=cpu,mem>=1", "me", -5],
+        [5, {"key": "server:a", "addr": [None, 99999]}],
+        [6],
+        [7],
+    ]
+    magic = tvm_frames.INT.pack(tvm_frames.TRACKER_MAGIC)
+    talks = [
+        magic + b"".join(map(tvm_frames.format_frame, chosen)) for chosen in [*([one] for one in messages), messages]
+    ]
+    name = b"client:fleet:0 -timeout=3"
+    sizes = [tvm_frames.INT.pack(size) for size in (len(name), 0, -1, 2**31 - 1)]
+    talks += [tvm_frames.INT.pack(SESSION_MAGIC) + size + name for size in sizes]
+    return [end + talk for talk in talks for end in (_ENDS_WELL, _ENDS_AT_ONCE, _STAYS)]
+
+
 def _target(name: str, port: _Port, seeds: Callable[[], Sequence[bytes]]) -> Target:
     return Target(
         name=name,
@@ -206,7 +263,10 @@ def _target(name: str, port: _Port, seeds: Callable[[], Sequence[bytes]]) -> Tar
 
 
 PORTS = [
-    _target("tracker_port", _Port(open_tracker, _ask_tracker, rpc.MAX_REQUEST_BYTES), _tracker_connections),
-    _target("agent_port", _Port(open_agent, _ask_agent, rpc.MAX_MESSAGE_BYTES), _agent_connections),
-    _target("optimizer_port", _Port(open_optimizer, _ask_optimizer, rpc.MAX_REQUEST_BYTES), _optimizer_connections),
+    _target("tracker_port", _grpc_port(open_tracker, _ask_tracker, rpc.MAX_REQUEST_BYTES), _tracker_connections),
+    _target("agent_port", _grpc_port(open_agent, _ask_agent, rpc.MAX_MESSAGE_BYTES), _agent_connections),
+    _target(
+        "optimizer_port", _grpc_port(open_optimizer, _ask_optimizer, rpc.MAX_REQUEST_BYTES), _optimizer_connections
+    ),
+    _target("gateway_port", _Port(_open_gateway, _ask_gateway), _gateway_connections),
 ]

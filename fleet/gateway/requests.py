@@ -1,0 +1,141 @@
+"""Messages of stock clients to a gateway, answered as TVM's tracker answers them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from fleet.client.aio import Fleet
+from fleet.domain.lease_class import LeaseClass
+from fleet.domain.leases import make_terms
+from fleet.errors import FleetError, NotAllowed
+from fleet.gateway.access_keys import AccessKey, AccessKeys
+from fleet.gateway.client_process import ClientFinder
+from fleet.gateway.counts import GatewayCounts
+from fleet.gateway.grants import Grants
+from fleet.gateway.kept_leases import KeptLeases
+from fleet.gateway.keys import KeySummary, selector_of, summarize, with_version
+from fleet.gateway.options import GatewayOptions
+from fleet.gateway.peers import PeerSocket
+from fleet.wire import tvm_frames as frames
+from fleet.wire.tvm_frames import Code
+
+logger = logging.getLogger(__name__)
+
+_MAX_KEYS = 1_000
+"""Number of remembered keys of clients."""
+
+_PURPOSE = "stock TVM client"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """The client of a connection."""
+
+    own: PeerSocket | None
+    """The other end if it belongs to the gateway's user on this machine. All others need an access key."""
+
+    host: str
+    reached_at: tuple[str, int]
+    """Address and port of this machine to which it connected."""
+
+
+class Requests:
+    """Answers messages."""
+
+    def __init__(
+        self, client: Fleet, options: GatewayOptions, leases: KeptLeases, grants: Grants, counts: GatewayCounts
+    ) -> None:
+        self._client = client
+        self._version = options.served_version
+        self._lease_class = LeaseClass(options.lease_class)
+        self._leases = leases
+        self._grants = grants
+        self._counts = counts
+        self._access_keys = AccessKeys(options.directory)
+        self._finder = ClientFinder()
+        self._keys: dict[str, None] = {}
+        """Keys that clients of this user requested, oldest first."""
+
+    async def answer(self, message: frames.Message, caller: Caller) -> bytes:
+        """Return the reply to a message.
+
+        Raises:
+            BrokenMessage: its arguments are malformed.
+        """
+        match message.code:
+            case Code.PING | Code.UPDATE_INFO:
+                return frames.success()
+            case Code.SUMMARY:
+                return frames.result(await self._summary(caller))
+            case Code.GET_PENDING_MATCHKEYS:
+                return frames.format_frame([])
+            case Code.REQUEST:
+                request = frames.parse_request(message.arguments)
+                try:
+                    return frames.result(await self._grant(request, caller))
+                except FleetError as error:
+                    self._counts.refusals[type(error).__name__] += 1
+                    return frames.failure(str(error))
+            case _:
+                return frames.failure()
+
+    async def _grant(self, request: frames.Request, caller: Caller) -> list[object]:
+        """Lease a device, and return the address and match key of its session."""
+        access_key, key = self._admit(request.key, caller)
+        devices = await self._client.devices()
+        selector = selector_of(key, devices)
+        if access_key is None:
+            self._remember(key)
+        terms = make_terms(
+            with_version(selector, self._version, devices),
+            lease_class=self._lease_class,
+            priority=request.priority,
+            purpose=f"{_PURPOSE}, key {access_key.key_id}" if access_key is not None else _PURPOSE,
+            account=access_key.account if access_key is not None else "",
+        )
+        client = await self._finder.find(caller.own.inode) if caller.own is not None else None
+        try:
+            device = await self._leases.take(terms)
+        except BaseException:  # also if cancelled; raised again
+            if client is not None:
+                client.close()
+            raise
+        self._counts.grants += 1
+        return [*caller.reached_at, self._grants.add(terms, device, caller.host, client)]
+
+    def _admit(self, key: str, caller: Caller) -> tuple[AccessKey | None, str]:
+        """Return the access key of a request, and the rest of its tracker key.
+
+        Raises:
+            NotAllowed: the caller needs an access key, and has none.
+        """
+        secret, _, rest = key.partition("/")
+        access_key = self._access_keys.find(secret) if rest else None
+        if access_key is not None:
+            return access_key, rest
+        if caller.own is not None:
+            return None, key
+        logger.warning("refused a request without a valid access key", extra={"host": caller.host})
+        raise NotAllowed(
+            "this gateway needs an access key, and this one is unknown or revoked; write tracker_key='SECRET/KEY' with "
+            "the secret that 'fleet gateway key create' printed"
+        )
+
+    def _remember(self, key: str) -> None:
+        self._keys[key] = None
+        if len(self._keys) > _MAX_KEYS:
+            del self._keys[next(iter(self._keys))]
+
+    async def _summary(self, caller: Caller) -> dict[str, object]:
+        """Describe the fleet to this user's clients. Others could not prove that they have an access key."""
+        keys: dict[str, KeySummary] = {}
+        if caller.own is not None:
+            keys = summarize(await self._client.devices(), self._keys, self._leases.idle_names)
+        waiting = {key: {"free": one.free, "pending": 0} for key, one in keys.items()}
+        servers = [
+            {"key": f"server:{key}", "addr": list(caller.reached_at)}
+            for key, one in keys.items()
+            for _ in range(one.devices)
+        ]
+        return {"queue_info": waiting, "server_info": servers}
