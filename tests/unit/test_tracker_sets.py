@@ -277,6 +277,7 @@ def test_a_set_of_seventeen_boards_is_refused(bench: Bench) -> None:
     ("selectors", "text"),
     [
         (("board=pi", "board=tpu"), "board=tpu: none"),
+        (("name=pi-0", "name=pi-0"), "2 of its selectors match 1 device together: 'name=pi-0'"),
         (("board=pi", "board=pi", "name=pi-0", "board=gpu"), "3 of its selectors match 2 devices together: 'board=pi'"),
     ],
 )

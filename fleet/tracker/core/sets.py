@@ -18,6 +18,7 @@ from functools import partial
 from itertools import islice
 from operator import itemgetter
 
+from fleet.base.quantities import count_text
 from fleet.errors import FleetError, NoMatchingDevice
 from fleet.tracker.core import booked, choosing, leases, yielding
 from fleet.tracker.core import events as ev
@@ -128,7 +129,8 @@ def _examine(tables: Tables, key: tuple[str, str]) -> None:
     if short := shortage([list(islice(group.devices, entry.size)) for group in entry.groups]):
         names = set().union(*(entry.groups[member].devices for member in short))
         wanted = ", ".join(repr(entry.request.terms.selectors[member]) for member in short)
-        text = f"the set can never be had: {len(short)} of its selectors match {len(names)} devices together: {wanted}"
+        boards = count_text(len(names), "device")
+        text = f"the set can never be had: {len(short)} of its selectors match {boards} together: {wanted}"
         _refuse(tables, entry, NoMatchingDevice(f"{text}; there are {', '.join(sorted(names))}"))
         return
     tables.sets.look_sec = tables.now_sec
