@@ -25,18 +25,6 @@ class Greeting:
     """Time limit of the session [s]; None: unlimited."""
 
 
-def greeting_length(content: bytes) -> int:
-    """Return the length of a greeting.
-
-    Raises:
-        BrokenMessage: no valid length.
-    """
-    length: int = INT.unpack(content)[0]
-    if not 0 < length <= MOST_GREETING_BYTES:
-        raise BrokenMessage(f"a greeting of {length} bytes")
-    return length
-
-
 def parse_greeting(content: bytes) -> Greeting:
     """Parse "client:<match key> -timeout=<seconds>".
 

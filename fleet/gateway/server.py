@@ -29,6 +29,7 @@ from fleet.gateway.peers import PeerSocket, peer_of
 from fleet.gateway.requests import Caller, Requests
 from fleet.gateway.session import carry
 from fleet.wire import tvm_frames as frames
+from fleet.wire.tvm_streams import read_frame, read_head
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ class Gateway:
         own: the other end if it belongs to this user.
         """
         async with asyncio.timeout(_SILENCE_SEC):
-            magic = frames.INT.unpack(await _read_head(reader, writer))[0]
+            magic = frames.INT.unpack(await read_head(reader, writer))[0]
         self._connections.note_speaking()
         _keep_alive(writer.get_extra_info("socket"))
         if magic == frames.TRACKER_MAGIC:
@@ -121,12 +122,12 @@ class Gateway:
 
     async def _serve_tracker(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: Caller) -> None:
         """Answer a client's messages in order. One that vanishes while it waits leaves the queue at once."""
-        reading = asyncio.ensure_future(_read_frame(reader, writer))
+        reading = asyncio.ensure_future(read_frame(reader, writer))
         answering: asyncio.Task[bytes] | None = None
         try:
             while True:
                 message = frames.parse_message(await reading)
-                reading = asyncio.ensure_future(_read_frame(reader, writer))
+                reading = asyncio.ensure_future(read_frame(reader, writer))
                 answering = asyncio.create_task(self._requests.answer(message, caller), name="gateway answer")
                 await asyncio.wait((reading, answering), return_when=asyncio.FIRST_COMPLETED)
                 if not answering.done() and reading.exception() is not None:
@@ -141,8 +142,7 @@ class Gateway:
 
     async def _serve_session(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_SILENCE_SEC):
-            length = greetings.greeting_length(await _read_head(reader, writer))
-            greeting = greetings.parse_greeting(await reader.readexactly(length))
+            greeting = greetings.parse_greeting(await read_frame(reader, writer, greetings.MOST_GREETING_BYTES))
         grant = self._grants.take(greeting.match_key, writer.get_extra_info("peername")[0])
         if grant is None:
             writer.write(greetings.mismatch_answer())
@@ -160,21 +160,6 @@ class Gateway:
 def _caller(writer: asyncio.StreamWriter, own: PeerSocket | None) -> Caller:
     here, there = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
     return Caller(own=own, host=there[0], reached_at=(here[0], here[1]))
-
-
-async def _read_frame(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    return await reader.readexactly(frames.frame_length(await _read_head(reader, writer)))
-
-
-async def _read_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """Read the first four bytes of a message, and acknowledge them without delay.
-
-    Stock clients send the rest apart, and their kernel holds it back until then: 40 ms.
-    """
-    head = await reader.readexactly(4)
-    with contextlib.suppress(OSError):
-        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-    return head
 
 
 def _keep_alive(connection: socket.socket) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.gateway.greetings import Greeting, greeting_length, parse_greeting
-from fleet.wire.tvm_frames import BrokenMessage
+from fleet.gateway.greetings import MOST_GREETING_BYTES, Greeting, parse_greeting
+from fleet.wire.tvm_frames import BrokenMessage, frame_length
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_arbitrary_bytes_are_refused_or_parsed(content: bytes) -> None:
 def test_lengths_out_of_range_are_refused(length: int) -> None:
     """Before a byte of the content is read."""
     with pytest.raises(BrokenMessage):
-        greeting_length(struct.pack("<i", length))
+        frame_length(struct.pack("<i", length), MOST_GREETING_BYTES)
