@@ -68,7 +68,7 @@ def _omission_line(found: Explanation, omission: Omission) -> str:
     if omission.free_count and not is_used_up:
         gain = f"now, {omission.free_count} of {devices} {'is' if omission.free_count == 1 else 'are'} free"
     elif more > 0:
-        obstacle = "but the quota is used up" if is_used_up else "none of them free"
+        obstacle = "but the quota is used up" if is_used_up else "none of them available now"
         gain = f"{devices} instead of {found.device_count}, {obstacle}"
     else:
         gain = "no other device"
