@@ -256,10 +256,10 @@ def _read_owner(path: Path, lease_name: str) -> LogOwner | None:
 
 
 def _write_whole(file: int, content: bytes) -> None:
-    """Write all bytes.
+    """Write bytes completely, also where the system writes only a part at once.
 
     Raises:
-        OSError: there is no room.
+        OSError: the disk is full.
     """
     while content:
         content = content[os.write(file, content) :]

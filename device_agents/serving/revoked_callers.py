@@ -26,7 +26,7 @@ class RevokedCallers:
         """Refuse a caller whose key was revoked.
 
         Raises:
-            KeyRevoked: it was.
+            KeyRevoked: the tracker lists the key as revoked.
             TrackerUnavailable: the tracker does not answer.
         """
         if not caller.key_id:

@@ -168,6 +168,11 @@ class Selector:
         """Kind of device that the selector names without wildcards; empty otherwise."""
         return self.exact_value("kind")
 
+    @property
+    def text(self) -> str:
+        """The selector as users write it."""
+        return ",".join(condition.text for condition in self.conditions) or "*"
+
     def __and__(self, other: Selector) -> Selector:
         """Return a selector of devices that match both."""
         return _selector(self.conditions + other.conditions)

@@ -64,7 +64,7 @@ class AccessKeys:
         return self._keys
 
     def find(self, secret: str) -> AccessKey | None:
-        """Return the valid key with this secret; None if there is none.
+        """Return the valid key with this secret, or None.
 
         Raises:
             ConfigError: see `all`.

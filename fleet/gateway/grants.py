@@ -44,7 +44,7 @@ class Grants:
         return match_key
 
     def take(self, match_key: str, host: str) -> Grant | None:
-        """Return the grant of a match key for its only session; None if there is none for this address."""
+        """Use up a match key and return its grant; None for an unknown key or another address."""
         grant = self._grants.get(match_key)
         if grant is None or grant.host != host:
             return None

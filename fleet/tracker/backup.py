@@ -81,7 +81,7 @@ class Backup:
 
 
 def back_up(state_dir: Path, path: Path, *, has_history: bool = False) -> Backup:
-    """Write the backup of a tracker, which may be running, to a file of mode 0600. An existing file is replaced.
+    """Back up a tracker, running or stopped, to a file of mode 0600. Replaces an existing file.
 
     Args:
         has_history: include the history of ended leases, up to 1 GiB.
@@ -114,7 +114,9 @@ def back_up(state_dir: Path, path: Path, *, has_history: bool = False) -> Backup
 
 
 def restore(path: Path, state_dir: Path) -> Backup:
-    """Make a tracker's state directory from a backup. Unused join tokens are dropped: used ones would work again.
+    """Create a tracker's state directory from a backup.
+
+    Join tokens are not restored: some may have been used since.
 
     Raises:
         ConfigError: the file is no intact backup or readable by others, or the directory is not empty.

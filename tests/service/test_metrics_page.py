@@ -30,7 +30,7 @@ async def port(caplog: pytest.LogCaptureFixture) -> AsyncIterator[int]:
 
 
 async def answer(port: int, request: bytes) -> bytes:
-    """Send bytes, and return all that comes back."""
+    """Send a request and return the whole response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)

@@ -44,7 +44,7 @@ def test_options_reach_the_service_with_absolute_paths(folder: Path) -> None:
 
 
 def test_the_configured_tracker_and_library_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables of this shell are none of the service's."""
+    """The service does not inherit environment variables of this shell."""
     monkeypatch.setenv("FLEET_TRACKER", "lab:9290")
     monkeypatch.setenv("FLEET_LIBRARY", "postgresql://db/fleet")
 

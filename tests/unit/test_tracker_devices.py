@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from fleet.domain.selectors import parse_selector
 from fleet.errors import NoMatchingDevice
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.records import LeaseEnd
@@ -187,3 +188,13 @@ def test_device_away_for_a_day_is_forgotten(bench: Bench) -> None:
 
     assert refused(bench.acquire("alice", "r1")) == [("r1", NoMatchingDevice)]
     assert bench.state.take_changes().devices == {"devices/a": None}
+
+
+def test_a_refused_selector_is_shown_as_users_write_it(bench: Bench) -> None:
+    """The canonical text, for older trackers, has one more "=" before alternatives."""
+    bench.attach("a")
+    bench.connect("alice")
+    (effect,) = bench.acquire("alice", "r1", str(parse_selector("arch=mips|sparc,gpu!=none")))
+
+    assert isinstance(effect, ev.Refused)
+    assert "no device matches 'arch=mips|sparc,gpu!=none'" in effect.message

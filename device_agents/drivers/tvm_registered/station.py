@@ -123,7 +123,7 @@ class Station:
         """Wait for an offer, and use it up.
 
         Raises:
-            NotServed: no offer came. That alone is no failed session.
+            NotServed: no offer came in time. The server does not count as failed.
         """
         try:
             async with asyncio.timeout(_OFFER_SEC):
@@ -135,7 +135,7 @@ class Station:
         """Return the address of the server's host.
 
         Raises:
-            NotServed: there is no such host, or its networks do not have it.
+            NotServed: the name is unknown, or its address is outside the key's networks.
         """
         host = self.server.host
         try:

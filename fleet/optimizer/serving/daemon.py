@@ -151,7 +151,7 @@ class OptimizerDaemon:
 
         self.is_library_reachable = True
         self.ends: Counter[JobState] = Counter()
-        """Jobs that ended here, by state; those that went back into the queue, too."""
+        """Number of ended jobs by state, including jobs that were queued again."""
 
         self._name = ""
         self._shown: OptimizerStatus | None = None

@@ -175,9 +175,10 @@ def no_match_error(selector: str, devices: Mapping[str, DeviceEntry], matching: 
 
     It is a NoMatchingDevice; an InvalidRequest if the selector compares a label with a limit of another unit.
     """
+    parsed = parse_selector(selector)
     if not devices:
         return NoMatchingDevice(
-            f"no device matches {selector!r}: none has joined the fleet yet; start one with 'fleet agent serve'"
+            f"no device matches {parsed.text!r}: none has joined the fleet yet; start one with 'fleet agent serve'"
         )
     try:
         left = narrowing_text(matching.narrow(selector), len(devices))
@@ -187,6 +188,6 @@ def no_match_error(selector: str, devices: Mapping[str, DeviceEntry], matching: 
     listed = ", ".join(f"{name} ({devices[name].kind})" for name in names)
     more = f" and {len(devices) - len(names)} more" if len(devices) > len(names) else ""
     advice = "choose one or start an agent that has it"
-    if any(condition.key == BITSTREAM_LABEL for condition in parse_selector(selector).conditions):
+    if any(condition.key == BITSTREAM_LABEL for condition in parsed.conditions):
         advice = "none holds that bitstream now: ask for the board, prefer the bitstream (--prefer), and program it"
-    return NoMatchingDevice(f"no device matches {selector!r} ({left}); there are {listed}{more}; {advice}")
+    return NoMatchingDevice(f"no device matches {parsed.text!r} ({left}); there are {listed}{more}; {advice}")
