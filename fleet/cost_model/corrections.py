@@ -18,6 +18,7 @@ import numpy as np
 
 from fleet.cost_model.calibration import Calibration, Line
 from fleet.cost_model.part import Vector
+from fleet.cost_model.samples import Group
 
 LEAST_RECORDS = 8
 """A device model with fewer records is not corrected."""
@@ -69,34 +70,16 @@ Corrections = Mapping[tuple[str, str], Correction]
 NO_CORRECTIONS: Corrections = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """Measured candidates of one workload on one device model, beside the model's values."""
+@dataclass(frozen=True)
+class Evidence(Group):
+    """A group of measured candidates, beside the model's values."""
 
-    workload: str
-    device_model: str
-    kind: str
-    flop: float
     values: Vector
     """[n_candidates]; higher is slower."""
 
-    log_sec: Vector
-    """Natural logarithms of the times, [n_candidates]."""
-
-    weights: Vector
-    """[n_candidates]."""
-
     def part(self, first: int, step: int) -> Evidence:
         """Return every `step`-th candidate, beginning with `first`."""
-        return Evidence(
-            workload=self.workload,
-            device_model=self.device_model,
-            kind=self.kind,
-            flop=self.flop,
-            values=self.values[first::step],
-            log_sec=self.log_sec[first::step],
-            weights=self.weights[first::step],
-        )
+        return Evidence(self.observations[first::step], self.values[first::step])
 
 
 def corrected_line(usual: Calibration, corrections: Corrections, *, flop: float, device_model: str, kind: str) -> Line:
@@ -120,7 +103,7 @@ def fit_corrections(usual: Calibration, evidence: Sequence[Evidence]) -> Correct
     ordered = sorted(evidence, key=lambda one: (one.device_model, one.kind, one.workload))
     for device_model, group in itertools.groupby(ordered, key=lambda one: one.device_model):
         of_device = list(group)
-        if sum(len(one.values) for one in of_device) < LEAST_RECORDS:
+        if sum(len(one) for one in of_device) < LEAST_RECORDS:
             continue
         prior = Correction(
             device_model=device_model,
@@ -156,9 +139,7 @@ def are_not_worse(usual: Calibration, evidence: Sequence[Evidence], *, sure: flo
     for block in blocks:
         rest = [one for other in blocks if other is not block for one in other]
         corrections = fit_corrections(usual, rest)
-        differences += [
-            _error(usual, corrections, one) - _error(usual, NO_CORRECTIONS, one) for one in block if len(one.values)
-        ]
+        differences += [_error(usual, corrections, one) - _error(usual, NO_CORRECTIONS, one) for one in block]
     error = np.std(differences, ddof=1) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
     return bool(np.mean(differences) <= sure * error)
 
@@ -166,7 +147,7 @@ def are_not_worse(usual: Calibration, evidence: Sequence[Evidence], *, sure: flo
 def _blocks(evidence: Sequence[Evidence]) -> list[list[Evidence]]:
     workloads = sorted({one.workload for one in evidence})
     if len(workloads) == 1:
-        return [[one.part(first, 2) for one in evidence] for first in (0, 1)]
+        return [[one.part(first, 2) for one in evidence if len(one) > first] for first in (0, 1)]
     return [[one for one in evidence if one.workload == workload] for workload in workloads]
 
 
@@ -192,7 +173,7 @@ def _fit(usual: Calibration, evidence: Sequence[Evidence], prior: Correction, ki
             for one in evidence
         ]
     )
-    counts = np.array([len(one.values) for one in evidence])
+    counts = np.array([len(one) for one in evidence])
     weights = counts / (counts + _HALF)
     prior_workloads = _PRIOR_WORKLOADS if kind == ALL_KINDS else _KIND_WORKLOADS
     total = weights.sum() + prior_workloads

@@ -99,18 +99,13 @@ def evidence_of(model: CostModel, groups: Sequence[Group]) -> list[Evidence]:
     """Return the measured candidates of groups beside the model's values."""
     return [
         Evidence(
-            workload=group.workload,
-            device_model=group.device_model,
-            kind=group.kind,
-            flop=group.flop,
-            values=model.values(
+            group.observations,
+            model.values(
                 model.frame(group.features),
                 group.features,
                 device_model=group.device_model,
                 instruction_set=group.instruction_set,
             ).mean(axis=0),
-            log_sec=group.log_sec,
-            weights=group.weights,
         )
         for group in groups
     ]

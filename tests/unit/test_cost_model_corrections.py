@@ -31,6 +31,7 @@ from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.samples import Group, Query, grouped
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, pack
+from fleet.domain.observation import Observation
 
 LAB = Path(__file__).parents[2] / "benchmarks/data/x86_64_v2.npz"
 """480 records of 15 workloads, of models that the packaged model has not seen, on a device without AVX."""
@@ -47,15 +48,12 @@ def made_up(
     """Return candidates that are slower than the model expects, by `offset` in log time."""
     values = np.linspace(-1, 1, count, dtype=np.float32)
     expected = USUAL.level[0] + USUAL.level[1] * math.log(1e6 + 1)
-    return Evidence(
-        workload=f"w{number}",
-        device_model=device,
-        kind=kind,
-        flop=1e6,
-        values=values,
-        log_sec=(expected + offset + slope * values).astype(np.float32),
-        weights=np.ones(count, np.float32),
-    )
+    log_sec = (expected + offset + slope * values).astype(np.float32)
+    observed = [
+        Observation(workload=f"w{number}", device_model=device, kind=kind, flop=1e6, run_sec=float(sec))
+        for sec in np.exp(log_sec)
+    ]
+    return Evidence(observed, values)
 
 
 evidence = st.lists(
