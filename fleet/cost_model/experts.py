@@ -30,12 +30,7 @@ PARTS: tuple[type[Part], ...] = (Ridge, SharedTrees, Network)
 def lesson_of(group: Group) -> Lesson:
     """Return the training data of a group."""
     rows = pooled(group.features)
-    return Lesson(
-        features=group.features,
-        rows=Reference.of(rows).relative(rows),
-        targets=standardized(group.log_sec),
-        weights=group.weights,
-    )
+    return Lesson(group.observations, Reference.of(rows).relative(rows), standardized(group.log_sec))
 
 
 def standardized(log_sec: Vector) -> Vector:

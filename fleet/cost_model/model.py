@@ -116,20 +116,20 @@ def train_model(groups: Sequence[Group], *, seed: int = 0) -> CostModel:
     lessons = [experts.lesson_of(group) for group in groups]
     folds = _folds(groups, seed)
     members = experts.train_experts(lessons, folds, seed=seed)
-    by_set, by_device = residuals(groups, lessons)
+    by_set, by_device = residuals(lessons)
     honest = []
-    for group, lesson, fold in zip(groups, lessons, folds, strict=True):
-        residual = by_device.get(group.device_model, by_set.get(group.instruction_set))
+    for lesson, fold in zip(lessons, folds, strict=True):
+        residual = by_device.get(lesson.device_model, by_set.get(lesson.instruction_set))
         candidates = Candidates(features=lesson.features, rows=lesson.rows, residual=residual)
         honest.append(members[fold].values(candidates, members[fold].levels(lesson.features)))
     return CostModel(
-        width=groups[0].features[0].shape[1],
+        width=lessons[0].features[0].shape[1],
         members=members,
         by_instruction_set=by_set,
         by_device=by_device,
-        calibration=calibrate(groups, honest),
+        calibration=calibrate(lessons, honest),
         left_out_pairs=float(
-            np.mean([ranked_right(values, np.exp(group.log_sec)) for group, values in zip(groups, honest, strict=True)])
+            np.mean([ranked_right(values, np.exp(one.log_sec)) for one, values in zip(lessons, honest, strict=True)])
         ),
     )
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fleet.cost_model.gram import Gram
 from fleet.cost_model.pooling import Rows
+from fleet.cost_model.samples import Group
 from fleet.domain.observation import Features
 
 Vector = NDArray[np.float32]
@@ -38,19 +39,15 @@ class Candidates:
     """The device's addition to the weights of a linear part, [n_columns]."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lesson:
-    """The measured candidates of one workload on one device model."""
+@dataclass(frozen=True)
+class Lesson(Group):
+    """A group of measured candidates, with the arrays that parts are fitted to."""
 
-    features: Sequence[Features]
     rows: Rows
     """Relative, [n_candidates, n_columns]."""
 
     targets: Vector
     """Standardized logarithms of the times, [n_candidates]; higher is slower."""
-
-    weights: Vector
-    """[n_candidates]."""
 
     @cached_property
     def gram(self) -> Gram:

@@ -14,7 +14,6 @@ import numpy as np
 
 from fleet.cost_model.gram import Gram
 from fleet.cost_model.part import Arrays, Candidates, Lesson, Vector, other_folds
-from fleet.cost_model.samples import Group
 from fleet.domain.observation import Features
 
 STRENGTH = 0.02
@@ -78,22 +77,19 @@ def fit_residual(grams: Sequence[Gram], shared: Vector) -> Vector:
     return fit(rest, strength=RESIDUAL_STRENGTH)
 
 
-def residuals(groups: Sequence[Group], lessons: Sequence[Lesson]) -> tuple[Mapping[str, Vector], Mapping[str, Vector]]:
+def residuals(lessons: Sequence[Lesson]) -> tuple[Mapping[str, Vector], Mapping[str, Vector]]:
     """Return the residual weights of instruction sets, and then of device models.
 
     A device model's residual includes that of its instruction set, which it borrows from its siblings. Nothing can be
     told apart where there is only one of them.
-
-    Args:
-        lessons: of the groups.
     """
     grams = [lesson.gram for lesson in lessons]
     shared = fit(grams)
-    by_set = _split(grams, [group.instruction_set for group in groups], lambda _: shared)
+    by_set = _split(grams, [lesson.instruction_set for lesson in lessons], lambda _: shared)
     nothing = np.zeros_like(shared)
-    set_of = {group.device_model: group.instruction_set for group in groups}
+    set_of = {lesson.device_model: lesson.instruction_set for lesson in lessons}
     by_device = _split(
-        grams, [group.device_model for group in groups], lambda device: shared + by_set.get(set_of[device], nothing)
+        grams, [lesson.device_model for lesson in lessons], lambda device: shared + by_set.get(set_of[device], nothing)
     )
     total = {device: own + by_set.get(set_of[device], nothing) for device, own in by_device.items()}
     return by_set, total
