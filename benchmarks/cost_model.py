@@ -29,7 +29,7 @@ from benchmarks.cost_data.ranking import best_of_top
 from benchmarks.processes import Process, python
 from fleet.cost_model.experts import PARTS
 from fleet.cost_model.ranking import ranked_right
-from fleet.cost_model.samples import Query
+from fleet.cost_model.samples import Context
 from fleet.cost_model.training import train_snapshot
 from fleet.domain.observation import Observation
 from fleet.reports.plot import Panel, svg_plots
@@ -138,16 +138,13 @@ def _ours(others: Sequence[Group], left: Group, own: NDArray[np.int64]) -> tuple
     """Return our model's ranking, the coverage of its intervals, and the pairs that some of its parts rank right."""
     snapshot = train_snapshot(sample for group in others for sample in samples_of(group))
     samples = samples_of(left)
-    query = Query(
-        features=left.features,
-        flop=left.program.flop,
-        device_model=samples[0].device_model,
-        instruction_set=samples[0].instruction_set,
+    context = Context(
+        flop=left.program.flop, device_model=samples[0].device_model, instruction_set=samples[0].instruction_set
     )
-    found = snapshot.predict(query)
+    found = snapshot.predict(left.features, context)
     rest = np.setdiff1d(np.arange(len(left)), own)
     asked = [left.features[index] for index in rest]
-    after = snapshot.predict(replace(query, features=asked, known=[samples[index] for index in own]))
+    after = snapshot.predict(asked, replace(context, known=[samples[index] for index in own]))
     logs = np.log(left.run_sec)
     coverage = [
         float(((logs >= low) & (logs <= high)).mean())

@@ -24,6 +24,7 @@ from fleet.artifacts.artifact import Artifact
 from fleet.building.build_candidate import BuildTask
 from fleet.building.built_candidate import BuiltCandidate
 from fleet.cost_model.packaged_model import prior_for
+from fleet.cost_model.samples import Context
 from fleet.cost_model.snapshot import snapshot_of
 from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import TensorSpec
@@ -69,10 +70,12 @@ def propose(task: ProposeTask, state: object = None) -> list[Candidate]:
     expected = expected_of(
         [track.features[index] for index in near],
         prior_for(task.target) if task.shared is None else snapshot_of(task.shared),
-        task.records,
-        flop=track.flop,
-        device_model=task.device_model,
-        instruction_set=task.target.instruction_set,
+        Context(
+            flop=track.flop,
+            device_model=task.device_model,
+            instruction_set=task.target.instruction_set,
+            known=task.records,
+        ),
     )
     found = [_candidate(track, index, log_secs) for index, log_secs in zip(near, expected, strict=True)]
     if not any(np.isnan(one.predicted) for one in found):

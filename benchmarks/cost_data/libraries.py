@@ -22,7 +22,7 @@ from benchmarks.cost_data.ranking import best_of_top
 from fleet.cost_model.feature_codec import FEATURE_VERSION
 from fleet.cost_model.packaged_model import PATH, prior_samples
 from fleet.cost_model.ranking import ranked_right
-from fleet.cost_model.samples import Group, Query, grouped
+from fleet.cost_model.samples import Group, grouped
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.training import LEAST_SAMPLES, train_snapshot
 from fleet.domain.observation import Observation
@@ -78,13 +78,7 @@ def _mean_of(model: Snapshot, groups: Sequence[Group]) -> NDArray[np.float64]:
 
 
 def _judge(model: Snapshot, group: Group) -> tuple[float, float]:
-    query = Query(
-        features=group.features,
-        flop=group.flop,
-        device_model=group.device_model,
-        instruction_set=group.instruction_set,
-    )
-    predicted, run_sec = model.predict(query).log_sec, np.exp(group.log_sec)
+    predicted, run_sec = model.predict(group.features, group.context).log_sec, np.exp(group.log_sec)
     return ranked_right(predicted, run_sec), best_of_top(predicted, run_sec, _TOP)
 
 

@@ -23,7 +23,7 @@ from benchmarks.cost_data.dataset import Group, load
 from benchmarks.cost_model import DATA, SPLIT, samples_of, usable
 from fleet.cost_model.packaged_model import PATH, SAMPLES_PATH
 from fleet.cost_model.ranking import ranked_right
-from fleet.cost_model.samples import Query, grouped
+from fleet.cost_model.samples import Context, grouped
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.training import is_not_worse, train_snapshot
 from fleet.domain.observation import Observation
@@ -100,13 +100,8 @@ def _trained(groups: Sequence[Group], *, without: Collection[str] = ()) -> Snaps
 
 def _pairs(model: Snapshot, group: Group) -> float:
     first = samples_of(group)[0]
-    query = Query(
-        features=group.features,
-        flop=group.program.flop,
-        device_model=first.device_model,
-        instruction_set=first.instruction_set,
-    )
-    return ranked_right(model.predict(query).log_sec, group.run_sec)
+    context = Context(flop=group.program.flop, device_model=first.device_model, instruction_set=first.instruction_set)
+    return ranked_right(model.predict(group.features, context).log_sec, group.run_sec)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import numpy as np
 
 from fleet.cost_model.calibration import Calibration, Line
 from fleet.cost_model.part import Vector
-from fleet.cost_model.samples import Group
+from fleet.cost_model.samples import Context, Group
 
 LEAST_RECORDS = 8
 """A device model with fewer records is not corrected."""
@@ -82,11 +82,12 @@ class Evidence(Group):
         return Evidence(self.observations[first::step], self.values[first::step])
 
 
-def corrected_line(usual: Calibration, corrections: Corrections, *, flop: float, device_model: str, kind: str) -> Line:
+def corrected_line(usual: Calibration, corrections: Corrections, context: Context) -> Line:
     """Return the line of a workload without records of its own."""
     start, per_work = usual.level
-    level = start + per_work * math.log(flop + 1)
-    found = corrections.get((device_model, kind)) or corrections.get((device_model, ALL_KINDS))
+    level = start + per_work * math.log(context.flop + 1)
+    device_model = context.device_model
+    found = corrections.get((device_model, context.kind)) or corrections.get((device_model, ALL_KINDS))
     if found is None:
         return Line(level=level, level_spread=usual.level_spread, slope=usual.slope, slope_spread=usual.slope_spread)
     return Line(
@@ -153,7 +154,7 @@ def _blocks(evidence: Sequence[Evidence]) -> list[list[Evidence]]:
 
 def _error(usual: Calibration, corrections: Corrections, one: Evidence) -> float:
     """Return the mean distance of predicted from measured logarithms of times."""
-    line = corrected_line(usual, corrections, flop=one.flop, device_model=one.device_model, kind=one.kind)
+    line = corrected_line(usual, corrections, one.context)
     distances = np.abs(line.level + line.slope * one.values - one.log_sec)
     return float(np.average(distances, weights=one.weights))
 

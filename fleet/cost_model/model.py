@@ -23,7 +23,7 @@ from fleet.cost_model.part import Candidates, Vector
 from fleet.cost_model.pooling import Reference, pooled
 from fleet.cost_model.ranking import ranked_right
 from fleet.cost_model.ridge import residuals
-from fleet.cost_model.samples import Group
+from fleet.cost_model.samples import NO_CONTEXT, Context, Group
 from fleet.domain.observation import Features
 
 FOLDS = 2
@@ -70,22 +70,18 @@ class CostModel:
             levels=tuple(member.levels(features) for member in self.members),
         )
 
-    def values(
-        self, frame: Frame, features: Sequence[Features], *, device_model: str = "", instruction_set: str = ""
-    ) -> NDArray[np.float32]:
+    def values(self, frame: Frame, features: Sequence[Features], context: Context = NO_CONTEXT) -> NDArray[np.float32]:
         """Return each member's values of candidates, [n_members, n_candidates]; higher is slower."""
-        parts = self.parts(frame, features, device_model=device_model, instruction_set=instruction_set)
+        parts = self.parts(frame, features, context)
         mean: NDArray[np.float32] = (parts.sum(axis=1) / parts.shape[1]).astype(np.float32)
         return mean
 
-    def parts(
-        self, frame: Frame, features: Sequence[Features], *, device_model: str = "", instruction_set: str = ""
-    ) -> NDArray[np.float32]:
+    def parts(self, frame: Frame, features: Sequence[Features], context: Context = NO_CONTEXT) -> NDArray[np.float32]:
         """Return the values of each member's parts, [n_members, n_parts, n_candidates]."""
         candidates = Candidates(
             features=features,
             rows=frame.reference.relative(pooled(features)),
-            residual=self.by_device.get(device_model, self.by_instruction_set.get(instruction_set)),
+            residual=self.by_device.get(context.device_model, self.by_instruction_set.get(context.instruction_set)),
         )
         return np.stack(
             [
@@ -100,12 +96,7 @@ def evidence_of(model: CostModel, groups: Sequence[Group]) -> list[Evidence]:
     return [
         Evidence(
             group.observations,
-            model.values(
-                model.frame(group.features),
-                group.features,
-                device_model=group.device_model,
-                instruction_set=group.instruction_set,
-            ).mean(axis=0),
+            model.values(model.frame(group.features), group.features, group.context).mean(axis=0),
         )
         for group in groups
     ]

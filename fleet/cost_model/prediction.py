@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from fleet.cost_model.calibration import Calibration, Line
 from fleet.cost_model.corrections import corrected_line
 from fleet.cost_model.model import MEMBERS, CostModel, Frame, spread_out
-from fleet.cost_model.samples import Group, Query, grouped
+from fleet.cost_model.samples import Context, Group, grouped
 from fleet.cost_model.workload_trees import OwnTrees, weight_of
-from fleet.domain.observation import Features, Observation
+from fleet.domain.observation import Features
 from fleet.errors import InvalidRequest
 
 _USUAL_RECORDS = 12.0
@@ -42,9 +42,8 @@ class ConditionedModel:
     """The shared model conditioned on the records of one workload."""
 
     model: CostModel
+    context: Context
     frame: Frame
-    device_model: str
-    instruction_set: str
     line: Line
     own: OwnTrees | None = None
     """None with too few records."""
@@ -75,39 +74,21 @@ class ConditionedModel:
     def values(self, features: Sequence[Features]) -> NDArray[np.float32]:
         """Return the shared model's values, [n_members, n_candidates]; higher is slower."""
         _check(self.model, features)
-        return self.model.values(
-            self.frame, features, device_model=self.device_model, instruction_set=self.instruction_set
-        )
+        return self.model.values(self.frame, features, self.context)
 
 
-def condition(
-    model: CostModel,
-    known: Sequence[Observation],
-    frame: Frame,
-    *,
-    flop: float = 0.0,
-    kind: str = "",
-    device_model: str = "",
-    instruction_set: str = "",
-) -> ConditionedModel:
+def condition(model: CostModel, context: Context, frame: Frame) -> ConditionedModel:
     """Train on a workload's own records, once for all candidates of a batch or a search.
 
     Args:
-        known: observations of the workload on this device model.
         frame: candidates that all others are compared with.
 
     Raises:
         InvalidRequest: features of another version.
     """
-    own = next(iter(grouped(known)), None)
-    usual = corrected_line(model.calibration, model.corrections, flop=flop, device_model=device_model, kind=kind)
-    shared = ConditionedModel(
-        model=model,
-        frame=frame,
-        device_model=device_model,
-        instruction_set=instruction_set,
-        line=usual,
-    )
+    own = next(iter(grouped(context.known)), None)
+    usual = corrected_line(model.calibration, model.corrections, context)
+    shared = ConditionedModel(model=model, context=context, frame=frame, line=usual)
     if own is None:
         return shared
     values = shared.values(own.features)
@@ -118,24 +99,18 @@ def condition(
     return replace(shared, line=line, own=trees, own_share=share)
 
 
-def predict(model: CostModel, query: Query) -> Prediction:
+def predict(model: CostModel, features: Sequence[Features], context: Context) -> Prediction:
     """Return predictions for candidates, compared with one another and the known ones.
+
+    Args:
+        features: of each candidate, with at least one store.
 
     Raises:
         InvalidRequest: features of another version.
     """
-    known = [feature for group in grouped(query.known)[:1] for feature in group.features]
-    _check(model, [*query.features, *known])
-    conditioned = condition(
-        model,
-        query.known,
-        model.frame([*query.features, *known]),
-        flop=query.flop,
-        kind=query.kind,
-        device_model=query.device_model,
-        instruction_set=query.instruction_set,
-    )
-    return conditioned.predict(query.features)
+    known = [feature for group in grouped(context.known)[:1] for feature in group.features]
+    _check(model, [*features, *known])
+    return condition(model, context, model.frame([*features, *known])).predict(features)
 
 
 def _check(model: CostModel, features: Sequence[Features]) -> None:

@@ -1,4 +1,4 @@
-"""Inputs of the cost model: queries, and usable observations in groups."""
+"""Inputs of the cost model: the context of a prediction, and usable observations in groups."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ DISTURBED_WEIGHT = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """Candidates of one workload to predict."""
-
-    features: Sequence[Features]
-    """Features of each candidate, with at least one store."""
+class Context:
+    """Workload and device whose candidates are predicted."""
 
     flop: float = 0.0
     kind: str = ""
@@ -35,6 +32,10 @@ class Query:
     instruction_set: str = ""
     known: Sequence[Observation] = ()
     """Measurements of this workload on this device model."""
+
+
+NO_CONTEXT = Context()
+"""Neither is known."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,13 @@ class Group:
     def kind(self) -> str:
         """Kind of operator."""
         return self.observations[0].kind
+
+    @property
+    def context(self) -> Context:
+        """Context of predictions that do not know these observations."""
+        return Context(
+            flop=self.flop, kind=self.kind, device_model=self.device_model, instruction_set=self.instruction_set
+        )
 
     @cached_property
     def features(self) -> list[Features]:

@@ -16,9 +16,10 @@ from fleet.cost_model.corrections import corrected_line
 from fleet.cost_model.job_trees import JobTrees
 from fleet.cost_model.model import CostModel, Frame
 from fleet.cost_model.prediction import ConditionedModel, condition
+from fleet.cost_model.samples import NO_CONTEXT, Context
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.workload_trees import FEWEST, weight_of
-from fleet.domain.observation import Features, Observation
+from fleet.domain.observation import Features
 
 _LEAST_SCORE = 0.02
 """Least score of the job's own trees: a candidate that is fifty times slower than the best may be slower still."""
@@ -31,25 +32,16 @@ class Ranker:
     """Scores candidates of one workload, for the duration of one search."""
 
     def __init__(
-        self,
-        shared: Snapshot | None,
-        own: bytes | None,
-        *,
-        records: int,
-        kind: str = "",
-        device_model: str = "",
-        instruction_set: str = "",
-        measured: Sequence[Observation] = (),
+        self, shared: Snapshot | None, own: bytes | None, context: Context = NO_CONTEXT, *, records: int
     ) -> None:
         """Combine models.
 
         Args:
             shared: model of all workloads; None: there is none for this kind of target.
             own: trees of `fleet.cost_model.job_trees`, of the job's own records.
-            records: how many of these are of this workload.
-            kind: kind of operator.
-            measured: records of this workload with their features. With some of them the shared model is conditioned
-                on them, once, and scores follow the expected times.
+            context: with some known records of the workload, the shared model is conditioned on them, once, and scores
+                follow the expected times.
+            records: how many of the job's own records are of this workload.
         """
         self._shared = shared.model if shared is not None else None
         self._own = JobTrees(own) if own is not None else None
@@ -57,9 +49,8 @@ class Ranker:
         self._frame: Frame | None = None
         self._conditioned: ConditionedModel | None = None
         self._own_frame = (0.0, 1.0)
-        self._device = device_model, instruction_set
-        self._kind = kind
-        usable = [one for one in measured if math.isfinite(one.run_sec) and one.has_features]
+        self._context = context
+        usable = [one for one in context.known if math.isfinite(one.run_sec) and one.has_features]
         self._measured = usable if len(usable) >= FEWEST else []
 
     @property
@@ -88,10 +79,7 @@ class Ranker:
         total = np.zeros(len(features), np.float32)
         spread = np.float32(1.0)
         if self._shared is not None and self._frame is not None:
-            device_model, instruction_set = self._device
-            values = self._shared.values(
-                self._frame, features, device_model=device_model, instruction_set=instruction_set
-            ).mean(axis=0)
+            values = self._shared.values(self._frame, features, self._context).mean(axis=0)
             spread = np.float32(self._usual_slope(self._shared))
             total += (1 - self._own_share) * spread * values
         if self._own is not None:
@@ -101,24 +89,13 @@ class Ranker:
         return total
 
     def _usual_slope(self, shared: CostModel) -> float:
-        line = corrected_line(
-            shared.calibration, shared.corrections, flop=0.0, device_model=self._device[0], kind=self._kind
-        )
-        return line.slope
+        return corrected_line(shared.calibration, shared.corrections, self._context).slope
 
     def _set_frame(self, features: Sequence[Features]) -> None:
         if self._shared is not None:
             self._frame = self._shared.frame([*features, *(one.features for one in self._measured)])
-            device_model, instruction_set = self._device
             if self._measured:
-                self._conditioned = condition(
-                    self._shared,
-                    self._measured,
-                    self._frame,
-                    kind=self._kind,
-                    device_model=device_model,
-                    instruction_set=instruction_set,
-                )
+                self._conditioned = condition(self._shared, self._context, self._frame)
         if self._own is not None:
             logs = _log_time(self._own, features)
             self._own_frame = float(logs.mean()), float(logs.std()) + 0.1

@@ -22,7 +22,8 @@ from fleet.cost_model.experts import Experts
 from fleet.cost_model.model import CostModel
 from fleet.cost_model.part import Arrays, Part
 from fleet.cost_model.prediction import Prediction, predict
-from fleet.cost_model.samples import Query
+from fleet.cost_model.samples import Context
+from fleet.domain.observation import Features
 from fleet.errors import InvalidRequest
 
 _COLUMNS_VERSION = 1
@@ -89,13 +90,16 @@ class Snapshot:
         """
         return _read(lambda: _unpack(_arrays(self.content)))
 
-    def predict(self, query: Query) -> Prediction:
+    def predict(self, features: Sequence[Features], context: Context) -> Prediction:
         """Return the expected times of candidates.
+
+        Args:
+            features: of each candidate, with at least one store.
 
         Raises:
             InvalidRequest: their features are of another version.
         """
-        return predict(self.model, query)
+        return predict(self.model, features, context)
 
 
 @lru_cache(maxsize=4)

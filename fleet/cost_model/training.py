@@ -10,7 +10,7 @@ from fleet.cost_model import model as models
 from fleet.cost_model.model import CostModel
 from fleet.cost_model.prediction import predict
 from fleet.cost_model.ranking import ranked_right
-from fleet.cost_model.samples import Group, Query, check, grouped
+from fleet.cost_model.samples import Group, check, grouped
 from fleet.cost_model.snapshot import Snapshot, pack
 from fleet.domain.observation import Observation
 from fleet.errors import InvalidRequest
@@ -63,5 +63,4 @@ def is_not_worse(candidate: Snapshot, current: Snapshot, holdout: Sequence[Obser
 
 
 def _pairs(model: CostModel, group: Group) -> float:
-    query = Query(features=group.features, device_model=group.device_model, instruction_set=group.instruction_set)
-    return ranked_right(predict(model, query).log_sec, np.exp(group.log_sec))
+    return ranked_right(predict(model, group.features, group.context).log_sec, np.exp(group.log_sec))

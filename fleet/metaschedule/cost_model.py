@@ -27,6 +27,7 @@ from cross.targets.target import Target, parse_target
 from fleet.cost_model.feature_codec import FEATURE_VERSION, target_kinds
 from fleet.cost_model.job_trees import learn
 from fleet.cost_model.packaged_model import prior_for
+from fleet.cost_model.samples import Context
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
 from fleet.domain.observation import Observation
@@ -127,12 +128,8 @@ class FleetCostModel(PyCostModel):  # type: ignore[misc]
         if workload not in self._rankers:
             known = [lesson.features for lesson in self._lessons if lesson.workload == workload]
             target = parse_target(str(context.target))
-            self._rankers[workload] = Ranker(
-                self._shared(target),
-                self._own,
-                records=len(known),
-                instruction_set=target.instruction_set,
-            )
+            context = Context(instruction_set=target.instruction_set)
+            self._rankers[workload] = Ranker(self._shared(target), self._own, context, records=len(known))
         return self._rankers[workload]
 
     def _shared(self, target: Target) -> Snapshot | None:

@@ -17,7 +17,7 @@ from fleet.cost_model.packaged_model import PATH
 from fleet.cost_model.part import Arrays, Candidates, Lesson, Part, Vector
 from fleet.cost_model.pooling import Reference, pooled
 from fleet.cost_model.ranking import ranked_right
-from fleet.cost_model.samples import Query, grouped
+from fleet.cost_model.samples import Context, grouped
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.training import train_snapshot
 from fleet.domain.observation import Features
@@ -153,14 +153,16 @@ def test_names_are_unique(lessons: list[Lesson]) -> None:
 
 def test_a_snapshot_names_its_parts(trained: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots with fewer parts stay readable after an addition; unknown parts are refused."""
-    query = Query(features=unseen(), flop=1e6)
+    context = Context(flop=1e6)
     with monkeypatch.context() as patch:
         patch.setattr(experts, "PARTS", MEMBERS)
         more = train_snapshot(many(range(2)))
         model, again = Snapshot.of(more.content).model, Snapshot.of(trained.content)
 
         assert model.parts(model.frame(unseen()), unseen()).shape[1] == len(MEMBERS)
-        np.testing.assert_array_equal(again.predict(query).members, trained.predict(query).members)
+        np.testing.assert_array_equal(
+            again.predict(unseen(), context).members, trained.predict(unseen(), context).members
+        )
     with pytest.raises(InvalidRequest, match=r"parts .*'correlation'.*train it anew"):
         _ = Snapshot.of(more.content).model
 
@@ -175,19 +177,19 @@ def test_snapshots_with_malformed_parts_are_refused(trained: Snapshot, parts: ob
 def test_a_snapshot_of_version_0_1_predicts_the_same(trained: Snapshot) -> None:
     """It names no parts, and has the divisor of each network in its header only."""
     arrays = {name: array for name, array in stored_arrays(trained).items() if not name.endswith(".divisor")}
-    query = Query(features=unseen(), flop=1e6, device_model="odd")
+    context = Context(flop=1e6, device_model="odd")
 
     older = Snapshot.of(with_header(arrays))
 
-    np.testing.assert_array_equal(older.predict(query).members, trained.predict(query).members)
+    np.testing.assert_array_equal(older.predict(unseen(), context).members, trained.predict(unseen(), context).members)
 
 
 def test_the_packaged_model_predicts_as_in_version_0_1() -> None:
     """Changes of the parts keep the meaning of stored snapshots."""
     expected = json.loads((REPOSITORY / "tests/golden/prior_cpu_predictions.json").read_text())
-    query = Query(features=made_up_features(24), flop=1e6, device_model="x86_64_v4", instruction_set="avx512 vnni")
+    context = Context(flop=1e6, device_model="x86_64_v4", instruction_set="avx512 vnni")
 
-    found = Snapshot.of(PATH.read_bytes()).predict(query)
+    found = Snapshot.of(PATH.read_bytes()).predict(made_up_features(24), context)
 
     np.testing.assert_allclose(found.log_sec, expected["log_sec"], rtol=1e-5)
     np.testing.assert_allclose(found.members[-1], expected["last_member"], rtol=1e-5)

@@ -20,7 +20,7 @@ from benchmarks.cost_model import DATA, samples_of, usable
 from benchmarks.live_lab import publish, snapshot_without, write_model
 from benchmarks.processes import Process, python
 from fleet.cost_model.ranking import ranked_right
-from fleet.cost_model.samples import Query
+from fleet.cost_model.samples import Context
 from fleet.cost_model.snapshot import Snapshot
 from fleet.domain.observation import Observation
 from fleet.library import JobState, Library, RecordKind
@@ -98,8 +98,7 @@ def known_of_others(library: Library, job_name: str) -> int:
 
 def accuracy(content: bytes, known: Sequence[Observation], held_out: Sequence[Observation]) -> float:
     """Return the share of held-out pairs that the shared model ranks right with these records."""
-    asked = Query(features=[one.features for one in held_out], known=known)
-    predicted = Snapshot.of(content).predict(asked).log_sec
+    predicted = Snapshot.of(content).predict([one.features for one in held_out], Context(known=known)).log_sec
     return ranked_right(predicted, np.array([one.run_sec for one in held_out]))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from fleet.cost_model.experts import PARTS
 from fleet.cost_model.ranking import ranked_right
-from fleet.cost_model.samples import Query
+from fleet.cost_model.samples import NO_CONTEXT, Context
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.training import is_not_worse, train_snapshot
 from fleet.domain.observation import Observation
@@ -49,7 +49,7 @@ def many(workloads: range, **options: int) -> list[Observation]:
 
 
 def ranked(snapshot: Snapshot, samples: Sequence[Observation], known: Sequence[Observation] = ()) -> float:
-    predicted = snapshot.predict(Query(features=[one.features for one in samples], flop=1e6, known=known)).log_sec
+    predicted = snapshot.predict([one.features for one in samples], Context(flop=1e6, known=known)).log_sec
     return ranked_right(predicted, np.array([one.run_sec for one in samples]))
 
 
@@ -76,13 +76,13 @@ def test_a_value_is_the_mean_of_its_parts(snapshot: Snapshot) -> None:
 
 def test_a_snapshot_that_is_stored_and_read_predicts_the_same(snapshot: Snapshot) -> None:
     """A snapshot is fully determined by its bytes."""
-    query = Query(features=[one.features for one in made_up(101)], flop=1e6, known=made_up(101)[:10])
+    features, context = [one.features for one in made_up(101)], Context(flop=1e6, known=made_up(101)[:10])
 
     again = Snapshot.of(snapshot.content)
 
     assert again.metrics == snapshot.metrics
     assert again.digest == snapshot.digest
-    np.testing.assert_array_equal(again.predict(query).members, snapshot.predict(query).members)
+    np.testing.assert_array_equal(again.predict(features, context).members, snapshot.predict(features, context).members)
 
 
 @pytest.mark.slow
@@ -92,8 +92,10 @@ def test_the_same_samples_make_the_same_snapshot() -> None:
 
     first, again = train_snapshot(samples, seed=4), train_snapshot(samples, seed=4)
 
-    query = Query(features=[one.features for one in made_up(102)])
-    np.testing.assert_array_equal(first.predict(query).log_sec, again.predict(query).log_sec)
+    features = [one.features for one in made_up(102)]
+    np.testing.assert_array_equal(
+        first.predict(features, NO_CONTEXT).log_sec, again.predict(features, NO_CONTEXT).log_sec
+    )
 
 
 def test_own_records_weigh_more_than_those_of_others(snapshot: Snapshot) -> None:
@@ -108,7 +110,7 @@ def test_predictions_with_own_records_are_in_seconds(snapshot: Snapshot) -> None
     """The level of a workload is known once a few of its candidates are measured."""
     samples = made_up(104)
 
-    found = snapshot.predict(Query(features=[one.features for one in samples[8:]], flop=1e6, known=samples[:8]))
+    found = snapshot.predict([one.features for one in samples[8:]], Context(flop=1e6, known=samples[:8]))
 
     errors = found.log_sec - np.log([one.run_sec for one in samples[8:]])
     assert abs(np.mean(errors)) < 0.5
@@ -124,7 +126,7 @@ def test_four_of_five_times_of_unseen_workloads_lie_within_the_members_four_fift
     for workload in range(200, 212):
         samples = made_up(workload)
         asked = [one.features for one in samples[known:]]
-        found = snapshot.predict(Query(features=asked, flop=1e6, known=samples[:known]))
+        found = snapshot.predict(asked, Context(flop=1e6, known=samples[:known]))
         low, high = np.quantile(found.members, [0.1, 0.9], axis=0)
         times = np.log([one.run_sec for one in samples[known:]])
         inside.append(((times >= low) & (times <= high)).mean())
@@ -167,8 +169,8 @@ def test_a_device_that_differs_has_a_residual_of_its_own() -> None:
     features, secs = [s.features for s in made_up(106)], np.array([s.run_sec for s in made_up(106)])
 
     def right(device: str, instruction_set: str) -> float:
-        query = Query(features=features, device_model=device, instruction_set=instruction_set)
-        return ranked_right(trained.predict(query).log_sec, secs)
+        context = Context(device_model=device, instruction_set=instruction_set)
+        return ranked_right(trained.predict(features, context).log_sec, secs)
 
     assert right("board", "x86-64-v4") > right("odd", "armv8")
     assert right("sibling of odd", "armv8") < right("sibling of board", "x86-64-v4")
@@ -207,7 +209,7 @@ def test_impossible_measurements_are_refused(bad: dict[str, float]) -> None:
 def test_features_of_another_version_are_refused(snapshot: Snapshot) -> None:
     """Other columns would be mistaken for known ones."""
     with pytest.raises(InvalidRequest, match="12 columns"):
-        snapshot.predict(Query(features=[np.ones((2, COLUMNS + 1), np.float32)]))
+        snapshot.predict([np.ones((2, COLUMNS + 1), np.float32)], NO_CONTEXT)
 
 
 def test_a_snapshot_of_another_version_is_refused(snapshot: Snapshot) -> None:

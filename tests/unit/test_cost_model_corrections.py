@@ -28,7 +28,7 @@ from fleet.cost_model.corrections import (
 from fleet.cost_model.model import CostModel, evidence_of
 from fleet.cost_model.packaged_model import PATH, unpack_samples
 from fleet.cost_model.ranking import ranked_right
-from fleet.cost_model.samples import Group, Query, grouped
+from fleet.cost_model.samples import Context, Group, grouped
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, pack
 from fleet.domain.observation import Observation
@@ -115,10 +115,10 @@ def test_a_kind_of_operator_has_a_level_of_its_own() -> None:
     found = fit_corrections(USUAL, [*slow, *usual])
 
     def level(kind: str, device_model: str = "pi") -> float:
-        return corrected_line(USUAL, found, flop=1e6, device_model=device_model, kind=kind).level
+        return corrected_line(USUAL, found, Context(flop=1e6, device_model=device_model, kind=kind)).level
 
     assert level("mean") > level("softmax") > level("conv2d 1x1") > level("mean", "phone")
-    assert level("mean", "phone") == corrected_line(USUAL, NO_CORRECTIONS, flop=1e6, device_model="", kind="").level
+    assert level("mean", "phone") == corrected_line(USUAL, NO_CORRECTIONS, Context(flop=1e6)).level
 
 
 def test_contradicting_workloads_are_not_worth_a_correction() -> None:
@@ -159,9 +159,7 @@ def recorded() -> Sequence[Evidence]:
 
 
 def log_error(corrections: Corrections, one: Evidence) -> float:
-    line = corrected_line(
-        package().calibration, corrections, flop=one.flop, device_model=one.device_model, kind=one.kind
-    )
+    line = corrected_line(package().calibration, corrections, one.context)
     return float(np.abs(line.level + line.slope * one.values - one.log_sec).mean())
 
 
@@ -202,8 +200,8 @@ def test_ranking_with_few_own_records_is_kept() -> None:
         of_each = []
         for each in (package(), model):
             snapshot = pack(each, {})
-            asked = Query(features=features, flop=group.flop, kind=group.kind, device_model=group.device_model)
-            blind, after = (snapshot.predict(replace(asked, known=known)).log_sec for known in ((), few))
+            contexts = [replace(group.context, known=known) for known in ((), few)]
+            blind, after = (snapshot.predict(features, context).log_sec for context in contexts)
             of_each.append((ranked_right(blind, run_sec), ranked_right(after, run_sec)))
         pairs.append(of_each)
 
@@ -228,13 +226,12 @@ def test_a_snapshot_keeps_its_corrections() -> None:
 
     assert read.model.corrections == model.corrections != {}
     group, measured = lab()[0], recorded()[0]
-    asked = Query(features=group.features, flop=group.flop, kind=group.kind, device_model=DEVICE)
-    distance = np.abs(read.predict(asked).log_sec - group.log_sec).mean()
+    distance = np.abs(read.predict(group.features, group.context).log_sec - group.log_sec).mean()
     assert distance == pytest.approx(log_error(model.corrections, measured), rel=0.01)
 
     def spread(device_model: str) -> float:
-        ranker = Ranker(read, None, records=0, kind=group.kind, device_model=device_model)
+        ranker = Ranker(read, None, Context(kind=group.kind, device_model=device_model), records=0)
         return float(np.log(ranker.score(group.features)).std())
 
-    slope = corrected_line(model.calibration, model.corrections, flop=0, device_model=DEVICE, kind=group.kind).slope
+    slope = corrected_line(model.calibration, model.corrections, group.context).slope
     assert spread(DEVICE) / spread("another") == pytest.approx(slope / model.calibration.slope, rel=0.2)

@@ -8,7 +8,7 @@ from cross.targets.target import parse_target
 from fleet.cost_model.job_trees import fit_trees
 from fleet.cost_model.packaged_model import PATH, prior_for
 from fleet.cost_model.prediction import condition
-from fleet.cost_model.samples import Query
+from fleet.cost_model.samples import Context
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
 from fleet.domain.observation import Observation
@@ -95,7 +95,7 @@ def test_records_that_contradict_the_shared_model_outvote_it() -> None:
         for one, score in zip(features[:40], before[:40], strict=True)
     ]
 
-    ranker = Ranker(prior_for(CPU), own_trees(features), records=40, measured=measured)
+    ranker = Ranker(prior_for(CPU), own_trees(features), Context(known=measured), records=40)
     after = ranker.score(features)
 
     assert np.corrcoef(np.log(before[40:]), np.log(after[40:]))[0, 1] < 0
@@ -109,9 +109,9 @@ def test_a_model_conditioned_once_predicts_parts_of_a_batch_as_all_at_once() -> 
     known = [Observation(workload="own", run_sec=1e-3 + 1e-5 * n, features=one) for n, one in enumerate(features[:24])]
     asked = features[24:]
 
-    conditioned = condition(prior.model, known, prior.model.frame([*asked, *features[:24]]))
+    conditioned = condition(prior.model, Context(known=known), prior.model.frame([*asked, *features[:24]]))
     parts = [conditioned.predict(asked[first : first + 9]) for first in range(0, 36, 9)]
 
-    together = prior.predict(Query(features=asked, known=known))
+    together = prior.predict(asked, Context(known=known))
     np.testing.assert_allclose(np.concatenate([part.log_sec for part in parts]), together.log_sec, atol=1e-5)
     np.testing.assert_allclose(conditioned.predict(asked).members, together.members, atol=1e-5)

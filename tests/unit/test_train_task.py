@@ -9,7 +9,7 @@ import pytest
 
 from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS, pack_program
 from fleet.cost_model.packaged_model import PATH, prior_samples
-from fleet.cost_model.samples import grouped
+from fleet.cost_model.samples import Context, grouped
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot
 from fleet.cost_model.training import LEAST_SAMPLES
@@ -61,7 +61,7 @@ def test_a_board_that_was_never_measured_is_ranked_as_its_siblings_are() -> None
     usual = [row.astype(np.float32) for row in np.random.default_rng(99).normal(5, 2, (20, 1, 164))]
 
     def gain_of_few(device_model: str, instruction_set: str) -> float:
-        ranker = Ranker(shared, None, records=0, device_model=device_model, instruction_set=instruction_set)
+        ranker = Ranker(shared, None, Context(device_model=device_model, instruction_set=instruction_set), records=0)
         ranker.score(usual)  # others are compared with the first candidates
         asked = ranker.score([few, many])
         return float(asked[0] / asked[1])

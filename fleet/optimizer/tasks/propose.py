@@ -22,6 +22,7 @@ from cross.targets.intrinsics import load_intrinsics
 from cross.targets.target import Target
 from fleet.cost_model.job_trees import are_enough
 from fleet.cost_model.packaged_model import prior_for
+from fleet.cost_model.samples import Context
 from fleet.cost_model.scoring import Ranker
 from fleet.cost_model.snapshot import Snapshot, snapshot_of
 from fleet.domain.jobs import DEFAULT_STRATEGY
@@ -237,15 +238,7 @@ def _described(task: ProposeTask, state: SearchState, candidates: Sequence[Candi
     """Return candidates with their predictions; their scores are nan, unless a model chooses."""
     if _is_guided(task):
         candidates = state.with_features(candidates, threads=task.threads)
-    expected = expected_of(
-        [candidate.features for candidate in candidates],
-        _shared(task),
-        task.records,
-        flop=task.flop,
-        kind=task.kind,
-        device_model=task.device_model,
-        instruction_set=task.target.instruction_set,
-    )
+    expected = expected_of([candidate.features for candidate in candidates], _shared(task), _context(task))
     scores = [math.nan] * len(candidates)
     if _is_guided(task) and any(log_secs is not None for log_secs in expected):
         scores = [-math.inf if log_secs is None else -float(log_secs.mean()) for log_secs in expected]
@@ -284,12 +277,16 @@ def _shared(task: ProposeTask) -> Snapshot | None:
 
 
 def _ranker(task: ProposeTask) -> Ranker:
-    return Ranker(
-        _shared(task),
-        task.model,
-        records=len(task.records),
+    context = _context(task)
+    context = context if _is_guided(task) else replace(context, known=())
+    return Ranker(_shared(task), task.model, context, records=len(task.records))
+
+
+def _context(task: ProposeTask) -> Context:
+    return Context(
+        flop=task.flop,
         kind=task.kind,
         device_model=task.device_model,
         instruction_set=task.target.instruction_set,
-        measured=task.records if _is_guided(task) else (),
+        known=task.records,
     )
