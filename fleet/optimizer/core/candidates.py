@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fleet.domain.observation import Observation, no_features
 from fleet.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -90,6 +91,18 @@ class Candidate:
     def median_sec(self) -> float:
         """Median of its times [s]; infinite without a measurement."""
         return self.measurement.median_sec if self.measurement else math.inf
+
+    def observation(self) -> Observation:
+        """Return it as searches use it."""
+        return Observation(
+            workload=self.workload,
+            trace_json=self.trace_json,
+            run_sec=self.median_sec,
+            features=no_features() if self.features is None else self.features,
+            origin=self.origin,
+            program=self.program,
+            is_disturbed=self.measurement is not None and bool(self.measurement.disturbances),
+        )
 
     @property
     def built(self) -> BuiltCandidate:

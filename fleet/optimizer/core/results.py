@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING
 
 from fleet.domain.measuring import NO_VERDICT, ErrorKind, Measurement
-from fleet.domain.observation import Observation, no_features
 from fleet.optimizer.core.candidates import Candidate, CandidateStage
 from fleet.optimizer.core.events import Purpose, Store, Stored
 from fleet.optimizer.core.job import BASELINE, Job
@@ -92,17 +91,7 @@ class Results:
             self._job.progress.first_trial_sec = stored.at_sec
         # A static schedule may equal an earlier trial's.
         item.records = [record for record in item.records if record.trace_json != candidate.trace_json]
-        item.records.append(
-            Observation(
-                workload=candidate.workload,
-                trace_json=candidate.trace_json,
-                run_sec=measurement.median_sec,
-                features=no_features() if candidate.features is None else candidate.features,
-                origin=candidate.origin,
-                program=candidate.program,
-                is_disturbed=bool(measurement.disturbances),
-            )
-        )
+        item.records.append(candidate.observation())
         if candidate.build is None:
             del self._job.candidates[candidate.workload, candidate.digest]
 
