@@ -47,26 +47,26 @@ def audit(
 
     Example: fleet audit -n 100 --json
     """
-    deeds = options.query_identities(tracker, lambda calls: calls.deeds(limit))
+    entries = options.query_identities(tracker, lambda calls: calls.audit_entries(limit))
     if json_output:
-        options.print_json({"deeds": [asdict(deed) for deed in deeds]})
+        options.print_json({"deeds": [asdict(entry) for entry in entries]})
         return
     table = text_table("when", "who", "did", "outcome")
-    for deed in deeds:
-        who = f"{deed.role} {deed.name} {deed.key_id[:8]}"
-        table.add_row(utc_text(deed.at_sec), *map(Text, (who, deed_text(deed), deed.outcome)))
+    for entry in entries:
+        who = f"{entry.role} {entry.name} {entry.key_id[:8]}"
+        table.add_row(utc_text(entry.at_sec), *map(Text, (who, entry_text(entry), entry.outcome)))
     make_console(is_wide=False).print(table)
 
 
-def deed_text(deed: AuditEntry) -> str:
+def entry_text(entry: AuditEntry) -> str:
     """Return an audit entry as text. The entry of a lease has its device and duration."""
-    if deed.action != LEASE_ENDED:
-        return f"{_WORDS.get(deed.action, deed.action)} {_plain(deed.subject)}".rstrip()
+    if entry.action != LEASE_ENDED:
+        return f"{_WORDS.get(entry.action, entry.action)} {_plain(entry.subject)}".rstrip()
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        lease = json.loads(deed.subject)
+        lease = json.loads(entry.subject)
         held = elapsed_text(float(lease["held_sec"]))
         return f"held {lease['device']} for {held}, {lease['end']} {lease['purpose']}".rstrip()
-    return f"held {deed.subject}"
+    return f"held {entry.subject}"
 
 
 def _plain(subject: str) -> str:

@@ -150,11 +150,11 @@ class IdentityCalls:
         answer = await self._answer((await self._stub()).list_revoked_keys(request, timeout=_TIMEOUT_SEC))
         return frozenset(answer.key_ids)
 
-    async def deeds(self, limit: int) -> list[AuditEntry]:
+    async def audit_entries(self, limit: int) -> list[AuditEntry]:
         """Return the newest entries of the audit log, oldest first."""
         request = pb.ListAuditEntriesRequest(limit=limit)
         answer = await self._answer((await self._stub()).list_audit_entries(request, timeout=_TIMEOUT_SEC))
-        return list(map(_deed, answer.entries))
+        return list(map(_audit_entry, answer.entries))
 
     async def _stub(self) -> IdentityServiceStub:
         return identity_service_stub(await self._connection.channel())
@@ -197,7 +197,7 @@ def _member(message: pb.Member) -> Member:
     )
 
 
-def _deed(entry: pb.AuditEntry) -> AuditEntry:
+def _audit_entry(entry: pb.AuditEntry) -> AuditEntry:
     return AuditEntry(
         at_sec=timestamp_sec(entry.at),
         name=entry.name,

@@ -176,7 +176,7 @@ class FleetApp(App[None]):
             if self._is_detailed:
                 item = find(self._snapshot, self._pane, self._table.selected)
                 self._details.show(item, self._snapshot, now_sec)
-        keys = FILTER_HINTS if self._filtering.display else hints(self._deed(), is_open=self._is_open)
+        keys = FILTER_HINTS if self._filtering.display else hints(self._chosen_action(), is_open=self._is_open)
         self._line("keys").update(keys_line(keys, width=width))
         self._lay_out()
 
@@ -299,31 +299,31 @@ class FleetApp(App[None]):
 
     def action_act(self) -> None:
         """Ask for confirmation of the action on the selected row, and perform it."""
-        deed = self._deed()
-        if deed is None:
+        action = self._chosen_action()
+        if action is None:
             self.say("nothing can be done about this from here")
             return
 
         def answered(is_wanted: bool | None) -> None:
             if is_wanted:
-                self.run_worker(self._do(deed), name="fleet deed")
+                self.run_worker(self._do(action), name="fleet action")
 
-        self.push_screen(Confirm(deed.question), answered)
+        self.push_screen(Confirm(action.question), answered)
 
-    async def _do(self, deed: Action) -> None:
+    async def _do(self, action: Action) -> None:
         reason = f"{self._source.holder}, in fleet status"
         try:
-            if isinstance(deed, Revoke):
-                lease = await self._source.revoke(deed.lease_name, reason)
+            if isinstance(action, Revoke):
+                lease = await self._source.revoke(action.lease_name, reason)
                 self.say(f"revoked {lease.name}: {lease.device_name} is no longer held by {lease.held_by}")
-            elif isinstance(deed, CancelRequest):
-                request = await self._source.cancel_request(deed.request_id, reason)
+            elif isinstance(action, CancelRequest):
+                request = await self._source.cancel_request(action.request_id, reason)
                 self.say(f"{request.asked_by} waits no more for {request.terms.wanted}")
-            elif isinstance(deed, CancelBooking):
-                booking = await self._source.cancel_booking(deed.booking_name)
+            elif isinstance(action, CancelBooking):
+                booking = await self._source.cancel_booking(action.booking_name)
                 self.say(f"cancelled {booking.name} of {booking.booked_by}")
             else:
-                self.say(await asyncio.to_thread(self._jobs.cancel, deed.job_name))
+                self.say(await asyncio.to_thread(self._jobs.cancel, action.job_name))
         except FleetError as error:
             self.say(str(error), is_bad=True)
 
@@ -378,7 +378,7 @@ class FleetApp(App[None]):
 
     # Parts
 
-    def _deed(self) -> Action | None:
+    def _chosen_action(self) -> Action | None:
         if self._snapshot is None:
             return None
         return action_for(find(self._snapshot, self._pane, self._table.selected))

@@ -29,19 +29,19 @@ FILTER_HINTS = (Hint(key="enter", text="keep", rank=0), Hint(key="esc", text="cl
 """While a filter is typed."""
 
 
-def hints(deed: Action | None, *, is_open: bool) -> list[Hint]:
+def hints(action: Action | None, *, is_open: bool) -> list[Hint]:
     """Return the keys that have an effect now.
 
     Args:
-        deed: action on the selected item.
+        action: action on the selected item.
         is_open: whether there is something to close.
     """
-    act = _ACTS[type(deed)] if deed is not None else ""
+    act = _ACTS[type(action)] if action is not None else ""
     return [
         Hint(key="q", text="quit", rank=1),
         *([Hint(key="esc", text="back", rank=0)] if is_open else []),
         Hint(key="enter", text="details", rank=2),
-        *([Hint(key="x", text=act, rank=3)] if deed is not None else []),
+        *([Hint(key="x", text=act, rank=3)] if action is not None else []),
         Hint(key="/", text="filter", rank=4),
         Hint(key="tab", text="pane", rank=5),
         Hint(key="s", text="sort", rank=6),

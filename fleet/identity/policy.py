@@ -81,7 +81,7 @@ RULES: Mapping[str, Rule] = {
     "CostModelService.WatchSnapshots": Rule(roles=_USERS),
     "SnapshotService.WatchSnapshots": Rule(roles=_USERS),
 }
-_DEEDS: Mapping[str, str] = {
+_ACTIONS: Mapping[str, str] = {
     "AgentService.Attach": "serving devices",
     "BookingService.Book": "booking devices",
     "BookingService.ListBookings": "listing the bookings",
@@ -127,8 +127,8 @@ def check_role(rpc: str, caller: Identity) -> None:
     needed = " or ".join(sorted(roles)) or "a newer fleet"
     if caller.role is Role.STRANGER:
         raise NotAllowed(f"{short_name(rpc)} takes a member of the fleet; join it first: fleet login")
-    deed = _DEEDS.get(short_name(rpc), short_name(rpc))
-    raise NotAllowed(f"{deed} takes the role {needed}; this account is {caller}")
+    action = _ACTIONS.get(short_name(rpc), short_name(rpc))
+    raise NotAllowed(f"{action} takes the role {needed}; this account is {caller}")
 
 
 def check_owner(rpc: str, caller: Identity, owner_key_id: str, *, what: str) -> None:

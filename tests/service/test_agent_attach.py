@@ -201,7 +201,7 @@ async def test_a_name_conflict_is_reported_to_both_agents(
         await eventually(lambda: told("device_agents.serving.attach"))
         assert link.attached.is_set()
         async with IdentityCalls(served.address) as admin:
-            deeds = [deed for deed in await admin.deeds(100) if deed.outcome == refusal.__name__]
+            entries = [entry for entry in await admin.audit_entries(100) if entry.outcome == refusal.__name__]
 
     (by_agent,) = told("device_agents.serving.attach")
     (by_tracker,) = told("fleet.tracker.agent_service")
@@ -209,4 +209,4 @@ async def test_a_name_conflict_is_reported_to_both_agents(
     assert "remedy" in by_agent
     assert (by_tracker["device"], by_tracker["address"]) == ("devices/sim", "127.0.0.1:4711")
     assert by_agent["key"] == by_tracker["key"] != ""
-    assert [deed.action for deed in deeds] == ["AgentService.Attach"] * 3
+    assert [entry.action for entry in entries] == ["AgentService.Attach"] * 3

@@ -148,7 +148,7 @@ async def test_others_cannot_use_or_cancel_a_booking_and_an_admin_can() -> None:
         async with fleet.aio.connect(served.address) as client:
             await client.cancel_booking(own.name)
         async with IdentityCalls(served.address) as admin:
-            actions = [deed.action for deed in await admin.deeds(100)]
+            actions = [entry.action for entry in await admin.audit_entries(100)]
 
     assert actions.count("BookingService.Book") == 2
     assert actions.count("BookingService.CancelBooking") == 2
@@ -166,9 +166,9 @@ async def test_a_lost_device_of_a_booking_is_in_the_audit_log() -> None:
         await eventually(lambda: len(served.tracker.engine.queries.kept_devices(booking.name)) == 1)
         assert (await client.bookings())[0].missing_device_names == ("devices/a",)
         async with IdentityCalls(served.address) as admin:
-            (deed,) = [deed for deed in await admin.deeds(100) if deed.action == "Booking.Change"]
+            (entry,) = [entry for entry in await admin.audit_entries(100) if entry.action == "Booking.Change"]
 
-    assert json.loads(deed.subject) == {"booking": booking.name, "by": booking.holder, "missing": 1}
+    assert json.loads(entry.subject) == {"booking": booking.name, "by": booking.holder, "missing": 1}
 
 
 async def test_the_commands_book_list_use_and_cancel() -> None:

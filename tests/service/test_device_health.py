@@ -117,10 +117,10 @@ async def test_only_admins_judge_devices_and_each_call_is_audited() -> None:
             device = await client.acquire_device("name=a", even_if=HealthState.QUARANTINED)
             assert device.name == "devices/a"
         async with IdentityCalls(served.address) as admin:
-            deeds = [deed for deed in await admin.deeds(100) if deed.action == "LeaseService.SetHealth"]
+            entries = [entry for entry in await admin.audit_entries(100) if entry.action == "LeaseService.SetHealth"]
 
-    assert [(deed.role, deed.outcome) for deed in deeds] == [("user", "NotAllowed"), ("admin", "ok")]
-    assert "odd" in deeds[1].subject
+    assert [(entry.role, entry.outcome) for entry in entries] == [("user", "NotAllowed"), ("admin", "ok")]
+    assert "odd" in entries[1].subject
 
 
 async def test_the_commands_mark_devices_by_name_or_selector() -> None:
@@ -197,10 +197,10 @@ async def test_a_quarantine_by_the_tracker_is_in_the_audit_log() -> None:
             agent.report("devices/a", is_healthy=True)
             await eventually(lambda: device.is_healthy)
         async with IdentityCalls(served.address) as admin:
-            deeds = [deed for deed in await admin.deeds(100) if deed.action == "Device.Mark"]
+            entries = [entry for entry in await admin.audit_entries(100) if entry.action == "Device.Mark"]
 
-    assert [(deed.name, deed.role) for deed in deeds] == [("tracker", "tracker")]
-    assert "GPU hangs" in deeds[0].subject
+    assert [(entry.name, entry.role) for entry in entries] == [("tracker", "tracker")]
+    assert "GPU hangs" in entries[0].subject
 
 
 async def test_a_slow_board_becomes_suspect_and_good_again() -> None:

@@ -170,8 +170,8 @@ async def test_the_fingerprint_of_a_joiners_key_is_shown_to_the_admin(caplog: py
 
         assert own_key_id(made.key_pem) == member.key_id
         assert ["alice"] == [each.name for each in await admin.members() if each.key_id == member.key_id]
-        (deed,) = [deed for deed in await admin.deeds(100) if deed.action == "IdentityService.Join"]
-        assert {"name": "alice", "key": member.key_id, "token": invitation.token_id} == json.loads(deed.subject)
+        (entry,) = [entry for entry in await admin.audit_entries(100) if entry.action == "IdentityService.Join"]
+        assert {"name": "alice", "key": member.key_id, "token": invitation.token_id} == json.loads(entry.subject)
     (logged,) = [record for record in caplog.records if record.message == "member joined"]
     assert (member.key_id, "alice") == (logged.__dict__["key"], logged.__dict__["member"])
 

@@ -96,13 +96,13 @@ async def test_only_an_admin_or_its_holder_ends_a_lease() -> None:
 
         assert not served.tracker.state.leases
         async with IdentityCalls(served.address) as admin:
-            deeds = [deed for deed in await admin.deeds(100) if deed.action == "LeaseService.RevokeLease"]
+            entries = [entry for entry in await admin.audit_entries(100) if entry.action == "LeaseService.RevokeLease"]
         assert [
             ("user", own_key_id(mallory.key_pem), "NotAllowed"),
             ("user", own_key_id(alice.key_pem), "ok"),
             ("admin", own_key_id(key(Role.ADMIN)), "ok"),
-        ] == [(deed.role, deed.key_id, deed.outcome) for deed in deeds]
-        assert f'"lease_name": "{first}"' in deeds[0].subject
+        ] == [(entry.role, entry.key_id, entry.outcome) for entry in entries]
+        assert f'"lease_name": "{first}"' in entries[0].subject
 
 
 async def test_only_an_admin_or_its_holder_cancels_a_request() -> None:
@@ -126,13 +126,15 @@ async def test_only_an_admin_or_its_holder_cancels_a_request() -> None:
 
         await eventually(lambda: {"2", "3"} == holder.refused.keys())
         async with IdentityCalls(served.address) as admin:
-            deeds = [deed for deed in await admin.deeds(100) if deed.action == "LeaseService.CancelRequest"]
+            entries = [
+                entry for entry in await admin.audit_entries(100) if entry.action == "LeaseService.CancelRequest"
+            ]
         assert [
             ("user", own_key_id(mallory.key_pem), "NotAllowed"),
             ("user", own_key_id(alice.key_pem), "ok"),
             ("admin", own_key_id(key(Role.ADMIN)), "ok"),
-        ] == [(deed.role, deed.key_id, deed.outcome) for deed in deeds]
-        assert '"request_id": "2"' in deeds[0].subject
+        ] == [(entry.role, entry.key_id, entry.outcome) for entry in entries]
+        assert '"request_id": "2"' in entries[0].subject
 
 
 async def test_a_client_id_that_became_known_takes_no_lease_over() -> None:
@@ -160,7 +162,7 @@ async def test_a_permission_error_names_the_required_role() -> None:
         store.save(served.address, user())
         try:
             async with IdentityCalls(served.address) as calls:
-                for asked in (calls.invite(Role.ADMIN, ttl_sec=9.0), calls.unbind("devices/a"), calls.deeds(1)):
+                for asked in (calls.invite(Role.ADMIN, ttl_sec=9.0), calls.unbind("devices/a"), calls.audit_entries(1)):
                     with pytest.raises(NotAllowed, match="takes the role admin"):
                         await asked
         finally:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fleet.cli.audit import deed_text
+from fleet.cli.audit import entry_text
 from fleet.client.identity_calls import IdentityCalls
 from fleet.errors import NotAllowed
 from fleet.identity.audit_entry import LEASE_ENDED, AuditEntry
@@ -29,15 +29,15 @@ async def test_a_lease_is_one_entry_with_device_holder_and_duration() -> None:
         holder.release(lease.name)
 
         async def ended() -> list[AuditEntry]:
-            return [deed for deed in await admin.deeds(100) if deed.action == LEASE_ENDED]
+            return [entry for entry in await admin.audit_entries(100) if entry.action == LEASE_ENDED]
 
-        (deed,) = await eventually(ended)
+        (entry,) = await eventually(ended)
 
-    subject = json.loads(deed.subject)
+    subject = json.loads(entry.subject)
     assert ("devices/board", lease.name, "released") == (subject["device"], subject["lease"], subject["end"])
     assert subject["held_sec"] >= 0
-    assert deed.key_id
-    assert deed_text(deed).startswith("held devices/board for ")
+    assert entry.key_id
+    assert entry_text(entry).startswith("held devices/board for ")
 
 
 def test_the_error_of_a_missing_role_is_in_the_commands_words() -> None:

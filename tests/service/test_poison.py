@@ -163,8 +163,10 @@ async def test_an_admin_lists_poison_and_has_it_forgotten_by_all_agents(tmp_path
         await eventually(lambda: one.forgotten_poison and two.forgotten_poison, timeout_sec=20.0)
         assert one.forgotten_poison == two.forgotten_poison == [DIGEST]
         async with IdentityCalls(served.address) as admin:
-            (deed,) = [deed for deed in await admin.deeds(100) if deed.action == "PoisonService.ForgetPoison"][:1]
-        assert DIGEST in deed.subject
+            (entry,) = [
+                entry for entry in await admin.audit_entries(100) if entry.action == "PoisonService.ForgetPoison"
+            ][:1]
+        assert DIGEST in entry.subject
         await served.restart()
         await eventually(lambda: client.is_connected)
         assert await client.poison() == listed[1:]

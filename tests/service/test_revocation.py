@@ -202,8 +202,12 @@ async def test_only_an_admin_revokes_and_not_itself() -> None:
             await admin.revoke(own_key_id(proof.key_pem))
         await admin.revoke(own_key_id(key), reason="left")
 
-        deeds = [(deed.role, deed.outcome) for deed in await admin.deeds(100) if deed.action.endswith("RevokeMember")]
-    assert [("user", "NotAllowed"), ("agent", "NotAllowed"), ("admin", "InvalidRequest"), ("admin", "ok")] == deeds
+        entries = [
+            (entry.role, entry.outcome)
+            for entry in await admin.audit_entries(100)
+            if entry.action.endswith("RevokeMember")
+        ]
+    assert [("user", "NotAllowed"), ("agent", "NotAllowed"), ("admin", "InvalidRequest"), ("admin", "ok")] == entries
 
 
 async def test_the_end_of_a_stream_by_revocation_is_audited() -> None:
@@ -221,8 +225,8 @@ async def test_the_end_of_a_stream_by_revocation_is_audited() -> None:
             await LeaseStream(served.address, "one", proof=lost).open()
 
         async def outcomes() -> list[tuple[str, str]]:
-            deeds = [deed for deed in await admin.deeds(100) if deed.key_id == key_id]
-            return [(deed.subject, deed.outcome) for deed in deeds if deed.action == "LeaseService.OpenLeases"]
+            entries = [entry for entry in await admin.audit_entries(100) if entry.key_id == key_id]
+            return [(entry.subject, entry.outcome) for entry in entries if entry.action == "LeaseService.OpenLeases"]
 
         assert [('{"note": "tester@here"}', "ok"), ("", "KeyRevoked"), ("", "KeyRevoked")] == await outcomes()
 
@@ -240,8 +244,8 @@ async def test_an_agents_stream_is_audited_with_its_devices() -> None:
         with pytest.raises(NotAllowed):
             await SimulatedAgent(served.address, names[:1], agent_id="thief", key_pem=make_key()).open()
 
-        deeds = [deed for deed in await admin.deeds(100) if deed.action == "AgentService.Attach"]
-    told = [(json.loads(deed.subject), deed.outcome) for deed in deeds]
+        entries = [entry for entry in await admin.audit_entries(100) if entry.action == "AgentService.Attach"]
+    told = [(json.loads(entry.subject), entry.outcome) for entry in entries]
     assert {"address": "127.0.0.1:1", "devices": names[:20], "more": 2} == told[0][0]
     assert ({"address": "127.0.0.1:1", "devices": names[:1]}, "NotAllowed") == told[1]
 

@@ -89,8 +89,10 @@ async def test_only_an_admin_reloads_and_each_call_is_audited(tmp_path: Path) ->
 
         assert served.tracker.state.accounts.policy.half_life_sec == 3_600.0
         async with IdentityCalls(served.address) as admin:
-            deeds = [deed for deed in await admin.deeds(100) if deed.action == "LeaseService.ReloadTracker"]
-        assert [(deed.role, deed.outcome) for deed in deeds] == [("user", "NotAllowed"), ("admin", "ok")]
+            entries = [
+                entry for entry in await admin.audit_entries(100) if entry.action == "LeaseService.ReloadTracker"
+            ]
+        assert [(entry.role, entry.outcome) for entry in entries] == [("user", "NotAllowed"), ("admin", "ok")]
 
 
 @pytest.mark.parametrize(("content", "message"), [("half_life: x\n", "line 1: half_life"), (None, "No such file")])

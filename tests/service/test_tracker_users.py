@@ -61,7 +61,7 @@ async def test_a_lease_is_shown_under_the_name_of_the_certificate() -> None:
         await eventually(lambda: "2" in stream.queued)
         snapshot = await client.snapshot()
         async with IdentityCalls(served.address) as calls:
-            (entry,) = (each for each in await calls.deeds(20) if each.name == "mallory@lab")
+            (entry,) = (each for each in await calls.audit_entries(20) if each.name == "mallory@lab")
 
     (device,), (lease,), (request,) = snapshot.devices, snapshot.leases, snapshot.requests
     expected = ("mallory@lab", "ann@lab")

@@ -87,10 +87,10 @@ def test_another_account_gets_in_with_a_token_and_not_without(tracker: Server, t
         eventually_sync(other.devices)
 
     log = json.loads(operator.fleet("audit", "--json").stdout)
-    deeds = [(deed["role"], deed["action"], deed["outcome"]) for deed in log["deeds"]]
-    assert ("stranger", "IdentityService.Join", "ok") in deeds
-    assert ("user", "IdentityService.ListAuditEntries", "NotAllowed") not in deeds, "reading is not written down"
-    assert ("agent", "AgentService.Attach", "ok") in deeds
+    entries = [(entry["role"], entry["action"], entry["outcome"]) for entry in log["deeds"]]
+    assert ("stranger", "IdentityService.Join", "ok") in entries
+    assert ("user", "IdentityService.ListAuditEntries", "NotAllowed") not in entries, "reading is not written down"
+    assert ("agent", "AgentService.Attach", "ok") in entries
     assert token not in json.dumps(log)
 
 

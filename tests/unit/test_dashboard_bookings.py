@@ -140,10 +140,10 @@ def test_a_bookings_details_name_its_missing_devices() -> None:
 
 
 def test_a_booking_is_cancelled_after_a_question() -> None:
-    deed = action_for(RUNNING)
-    assert isinstance(deed, CancelBooking)
-    assert deed.booking_name == "bookings/t3w1"
-    assert "Cancel the booking t3w1 of ann@desk for team-a for board=rpi4?" in deed.question
+    action = action_for(RUNNING)
+    assert isinstance(action, CancelBooking)
+    assert action.booking_name == "bookings/t3w1"
+    assert "Cancel the booking t3w1 of ann@desk for team-a for board=rpi4?" in action.question
 
 
 def test_moments_beyond_the_calendar_are_shown_as_unknown() -> None:

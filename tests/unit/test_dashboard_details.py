@@ -136,8 +136,8 @@ def test_available_actions_name_their_object() -> None:
     assert cancel.request_id == "r7"
     assert "the request of bob@lab for kind=cpu" in cancel.question
     for state in JobState:
-        deed = action_for(JobStatus(name="jobs/1", state=state))
-        assert isinstance(deed, CancelJob) is (state.value in ("QUEUED", "RUNNING", "INTERRUPTED"))
+        action = action_for(JobStatus(name="jobs/1", state=state))
+        assert isinstance(action, CancelJob) is (state.value in ("QUEUED", "RUNNING", "INTERRUPTED"))
     assert action_for(DeviceStatus(name="devices/free")) is None
     assert action_for(None) is None
 
