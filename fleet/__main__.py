@@ -60,9 +60,9 @@ def _run() -> int | str | None:
         from fleet.cli.completion import answer_shell
 
         answer_shell()
-    from fleet.cli.ahead import start_ahead
+    from fleet.cli.early_pools import start_pools
 
-    start_ahead(sys.argv[1:])
+    start_pools(sys.argv[1:])
     from fleet.cli.main import main as run
 
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Builds one operator alone, in its form in a model: a stateless task for a worker of the build pool."""
+"""Builds one operator scheduled, in its form in a model: a stateless task for a worker of the build pool."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fleet.building.build_candidate import BuildTask
 from fleet.workloads.workload import module_of
 
 
-def build_alone(task: BuildTask) -> Artifact:
+def build_operator(task: BuildTask) -> Artifact:
     """Build a workload with its trace, else with its static schedule, as `compile_model` does; weights are packed.
 
     Returns:
@@ -21,8 +21,8 @@ def build_alone(task: BuildTask) -> Artifact:
         BuildError: it did not compile or link.
         InvalidRequest: the trace does not fit the workload.
     """
-    from fleet.workloads.alone import schedule_alone
+    from fleet.workloads.scheduled_operator import schedule_operator
 
     load_intrinsics(task.target)
-    alone = schedule_alone(module_of(task.mod_json), task.target, task.trace_json)
-    return build(alone.mod, task.target, Path(task.out_dir), function=task.function, args=alone.args)
+    scheduled = schedule_operator(module_of(task.mod_json), task.target, task.trace_json)
+    return build(scheduled.mod, task.target, Path(task.out_dir), function=task.function, args=scheduled.args)

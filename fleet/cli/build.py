@@ -180,12 +180,12 @@ def _built(order: BuildOrder, out_dir: Path, narrate: Narrate) -> BuiltArtifact:
     best = None if order.is_untuned else _best_trace(order, workload)
     trace = best.trace_json if best else None
     narrate(f"compiling {workload.operator}")
-    from fleet.workloads.alone import schedule_alone  # imports TVM
+    from fleet.workloads.scheduled_operator import schedule_operator  # imports TVM
 
-    alone = schedule_alone(module_of(workload.mod_json), order.target, trace)
-    artifact = build_module(alone.mod, order.target, out_dir, args=alone.args, linker=order.linker)
+    scheduled = schedule_operator(module_of(workload.mod_json), order.target, trace)
+    artifact = build_module(scheduled.mod, order.target, out_dir, args=scheduled.args, linker=order.linker)
     return BuiltArtifact(
-        artifact=replace(artifact, loop_nests=alone.loop_nests),
+        artifact=replace(artifact, loop_nests=scheduled.loop_nests),
         workload=workload.name,
         schedule=_source(order, is_from_library=best is not None),
         unchecked=int(best is not None and best.is_unchecked),

@@ -19,7 +19,7 @@ from typing_extensions import is_typeddict
 
 from fleet.cli.json_out import SCHEMA
 from fleet.cli.json_schema import BY_COMMAND, MODULES
-from fleet.cli.json_schema.words import Message
+from fleet.cli.json_schema.common import Message
 from fleet.cli.main import app, load_command
 from fleet.client.sync import connect
 from fleet.library.schema import SCHEMA_VERSION

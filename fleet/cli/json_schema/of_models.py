@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
-from fleet.cli.json_schema.words import Free
+from fleet.cli.json_schema.common import Free
 
 
 class TensorArgument(TypedDict):

@@ -21,7 +21,7 @@ from fleet.artifacts.artifact import Artifact
 from fleet.base.machine import machine_fingerprint
 from fleet.base.scratch import scratch_dir
 from fleet.building.build_candidate import BuildTask
-from fleet.building.build_operator import build_alone
+from fleet.building.build_operator import build_operator
 from fleet.building.pool import Pool, run_within
 from fleet.building.turns import Turns
 from fleet.checking.index_inputs import largest_index
@@ -252,7 +252,7 @@ class _Profiling:
             for workload in workloads
         ]
         results = await asyncio.gather(
-            *(run_within(self.pool, _BUILD_TIMEOUT_SEC, build_alone, task) for task in tasks),
+            *(run_within(self.pool, _BUILD_TIMEOUT_SEC, build_operator, task) for task in tasks),
             return_exceptions=True,
         )
         built = {}

@@ -18,7 +18,7 @@ from fleet.workloads.workload import argument_specs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
+class ScheduledOperator:
     """A scheduled operator."""
 
     mod: IRModule
@@ -29,7 +29,7 @@ class Alone:
     """Parts without a schedule, on processors."""
 
 
-def schedule_alone(original: IRModule, target: Target, trace_json: str | None) -> Alone:
+def schedule_operator(original: IRModule, target: Target, trace_json: str | None) -> ScheduledOperator:
     """Schedule an operator with a trace; with None its static schedule, with NO_TRACE the default one.
 
     Raises:
@@ -43,8 +43,8 @@ def schedule_alone(original: IRModule, target: Target, trace_json: str | None) -
     is_wanted = trace_json != NO_TRACE and not needs_schedule(target)
     loop_nests = tuple(blocks_left("main", schedule)) if is_wanted else ()
     if schedule is None:
-        return Alone(mod=default_schedule(original, target), args=args, loop_nests=loop_nests)
-    return Alone(
+        return ScheduledOperator(mod=default_schedule(original, target), args=args, loop_nests=loop_nests)
+    return ScheduledOperator(
         mod=finished(schedule.mod, target),
         args=pack_specs(args, packings_of(schedule, original)),
         loop_nests=loop_nests,

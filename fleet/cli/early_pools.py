@@ -21,7 +21,7 @@ _ARCHITECTURE = '{"kind": "llvm"}'
 """Architecture of the processor that a target is likely to name: little is loaded in vain."""
 
 
-def start_ahead(arguments: Sequence[str]) -> None:
+def start_pools(arguments: Sequence[str]) -> None:
     """Start the pools that the command line is certain to need; the command starts the others."""
     modules = _modules(arguments)
     if modules is None or any(word in _HELP or any(kind in word for kind in _SLOW) for word in arguments):

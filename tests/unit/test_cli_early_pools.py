@@ -9,18 +9,18 @@ import sys
 import pytest
 
 from cross.targets.target import host_target, parse_target
-from fleet.cli.ahead import likely_target
+from fleet.cli.early_pools import likely_target
 
 _SCRIPT = """
 import json, os, signal, sys
 from multiprocessing import forkserver
-from fleet.cli.ahead import start_ahead
+from fleet.cli.early_pools import start_pools
 
 def server():
     return forkserver._forkserver._forkserver_pid
 
 def start(arguments):
-    start_ahead(arguments)
+    start_pools(arguments)
     return server() is not None
 
 def start_with(variable, value):
