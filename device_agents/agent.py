@@ -76,6 +76,8 @@ class Home:
     """0: a free one."""
     token: JoinToken | None = None
     """To join the tracker's fleet with."""
+    asks_to_join: bool = False
+    """Without a token, ask the fleet's admins for approval."""
     is_plain: bool = False
     """Without TLS."""
 
@@ -143,7 +145,9 @@ class Agent:
         )
         self._hotplug = Hotplug(finders, self._roster.take_in, retry_sec=timing.finder_retry_sec)
         self._search = Search(self._roster.drivers, self._roster.look_for, timing)
-        self._membership = Membership(home.state_dir, home.tracker, token=home.token, is_plain=home.is_plain)
+        self._membership = Membership(
+            home.state_dir, home.tracker, token=home.token, asks_to_join=home.asks_to_join, is_plain=home.is_plain
+        )
         self._renewing: asyncio.Task[None] | None = None
         self._pruning: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -164,6 +168,11 @@ class Agent:
     def key_id(self) -> str:
         """Id of the agent's key."""
         return own_key_id(self._membership.shown().key_pem)
+
+    @property
+    def join_code(self) -> str:
+        """Code for the admin while the agent waits for approval; empty otherwise."""
+        return self._membership.join_code
 
     @property
     def warm_pid(self) -> int | None:

@@ -44,6 +44,9 @@ class AgentOptions:
     ] = None
     """The file may be missing. "-" reads stdin, unless the agent has joined any fleet before."""
 
+    asks_to_join: Annotated[
+        bool, Option("Without a token, do not ask the fleet's admins for approval.", flag="--no-approval")
+    ] = True
     refused_token: Annotated[str | None, Option("", flag="--token", variable="FLEET_JOIN_TOKEN")] = None
     """Refused: other accounts can read it there."""
 

@@ -117,6 +117,7 @@ async def _serve(options: AgentOptions) -> int:
         host=_host(options),
         port=options.port,
         token=_token(options, state_dir),
+        asks_to_join=options.asks_to_join,
         is_plain=options.is_plain,
     )
     agent = Agent(config, make_drivers(config, where=where), home)
@@ -139,7 +140,7 @@ async def _serve_agent(agent: Agent, home: Home, options: AgentOptions, stopped:
             write_ready_file(_ready(agent, home), options.ready_file)
         if not is_attached and not stopped.is_set():
             if not options.is_json:
-                _print_state(agent, home, f"waiting for the tracker at {home.tracker} with")
+                _print_state(agent, home, _waiting(agent, home))
             await _unless(stopped, agent.wait_attached(None))
         if not stopped.is_set() and options.is_json:
             write_ready(_ready(agent, home))
@@ -155,6 +156,12 @@ async def _serve_agent(agent: Agent, home: Home, options: AgentOptions, stopped:
 
 def _ready(agent: Agent, home: Home) -> Ready:
     return Ready(address=address_of(home.host, agent.port), devices=tuple(agent.device_names))
+
+
+def _waiting(agent: Agent, home: Home) -> str:
+    if agent.join_code:
+        return f"waiting for an admin to run 'fleet agent approve {agent.join_code} --tracker {home.tracker}' for"
+    return f"waiting for the tracker at {home.tracker} with"
 
 
 def _print_state(agent: Agent, home: Home, what: str) -> None:

@@ -2,9 +2,9 @@
 
     <state directory>/identity.pem
 
-The key stays the same for the agent's life: its device names belong to it. Three ways lead in: a join token, joining by
-this account's own credentials where they are an admin's (`fleet up`, or a tracker of the same account), or having
-joined before. Until then the agent serves with a certificate that nobody's is accepted for.
+The key stays the same for the agent's life: its device names belong to it. Four ways lead in: a join token, joining by
+this account's own credentials where they are an admin's (`fleet up`, or a tracker of the same account), an admin's
+approval, or having joined before. Until then the agent serves with a certificate that nobody's is accepted for.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fleet.identity.join_tokens import JoinToken
 from fleet.identity.roles import Identity, Role
 from fleet.identity.store import CredentialStore
 from fleet.wire import joining
+from fleet.wire.approval import ask_to_join
 from fleet.wire.rpc import Channel, make_channel
 
 logger = logging.getLogger(__name__)
@@ -38,17 +39,33 @@ in 1970, and may be switched off again within the hour.
 class Membership:
     """One agent's membership of the fleet of one tracker."""
 
-    def __init__(self, folder: Path, tracker: str, *, token: JoinToken | None = None, is_plain: bool = False) -> None:
-        """Args: folder: where the key is stored. tracker: "host:port". token: to join with, unless that fleet is
-        joined already. is_plain: use no TLS; only with a tracker of this account that uses none.
+    def __init__(
+        self,
+        folder: Path,
+        tracker: str,
+        *,
+        token: JoinToken | None = None,
+        asks_to_join: bool = False,
+        is_plain: bool = False,
+    ) -> None:
+        """Args:
+        folder: where the key is stored.
+        tracker: "host:port".
+        token: to join with, unless that fleet is joined already.
+        asks_to_join: without a token, ask the fleet's admins for approval, and wait.
+        is_plain: use no TLS; only with a tracker of this account that uses none.
         """
         self._path = folder / _FILE
         self._tracker = tracker
         self._token = token
+        self._asks_to_join = asks_to_join
         self._is_plain = is_plain
         self._store = CredentialStore()
         self._own: Credentials | None = None
         self._provisional: Credentials | None = None
+        self._new_key_pem = b""
+        self.join_code = ""
+        """Code that an admin compares while this agent waits for approval; empty otherwise."""
 
     @property
     def is_plain(self) -> bool:
@@ -146,12 +163,32 @@ class Membership:
         if self._token is not None and (self._own is None or pin_of(self._own.authority_pem) != self._token.pin):
             await self.join()
         await self._join_own_account()
+        if self._own is None and self._asks_to_join:
+            await self._ask_to_join()
         if self._own is None:
             raise NotJoined(
                 "this agent has joined no fleet; make a token (fleet tracker token create --role agent), then here: "
                 f"fleet agent join --tracker {self._tracker}"
             )
         return self._own
+
+    async def _ask_to_join(self) -> None:
+        authority_pem = await joining.shown_authority(self._tracker)
+        await self._join_own_account()  # by now a tracker of this account has written its credentials
+        if self._own is not None:
+            return
+        name, key_pem = socket.gethostname(), self._key()
+        try:
+            self._keep(
+                await ask_to_join(self._tracker, authority_pem, name=name, key_pem=key_pem, on_code=self._tell_code)
+            )
+        finally:
+            self.join_code = ""
+
+    def _tell_code(self, code: str) -> None:
+        self.join_code = code
+        remedy = f"fleet agent approve {code}"
+        logger.warning("an admin has to approve this agent", extra={"tracker": self._tracker, "remedy": remedy})
 
     async def _join_own_account(self) -> None:
         """Join the fleet of a tracker that this account administers, unless the agent has joined it."""
@@ -167,7 +204,10 @@ class Membership:
             self._keep(await joining.admit_own_agent(self._tracker, account, name=name, key_pem=self._key()))
 
     def _key(self) -> bytes:
-        return self._own.key_pem if self._own is not None else make_key()
+        if self._own is not None:
+            return self._own.key_pem
+        self._new_key_pem = self._new_key_pem or make_key()
+        return self._new_key_pem
 
     def _keep(self, credentials: Credentials) -> None:
         self._own = credentials

@@ -12,6 +12,7 @@ from device_agents.options import AgentOptions
 from fleet.base.network import host_of, is_loopback
 from fleet.base.settings import Source, look_up
 from fleet.cli import joined, options, process_options
+from fleet.cli.approval import approve, pending, refuse
 from fleet.cli.bundle import bundle
 from fleet.cli.deploy import deploy
 
@@ -25,6 +26,9 @@ def agent() -> None:
 
 app.command()(bundle)
 app.command()(deploy)
+app.command()(pending)
+app.command()(approve)
+app.command()(refuse)
 
 
 @app.command()
@@ -32,10 +36,11 @@ app.command()(deploy)
 def serve(ctx: typer.Context, serving: AgentOptions, tracker: options.TrackerOption = None) -> None:
     """Serve this machine's devices until Ctrl-C. If the tracker is not there yet, wait for it, for ever.
 
-    It joins the fleet of a tracker of this account by itself; for others see 'fleet agent join'.
+    It joins the fleet of a tracker of this account by itself. At others it waits until an admin approves the code that
+    it shows ('fleet agent approve'), or takes a token ('fleet agent join').
 
     Without --tracker and --config it looks for one that advertises itself by zeroconf, and takes 127.0.0.1:9290 when
-    there is none.
+    there is none. It asks no tracker for approval that it has only found.
 
     Example: fleet agent serve --tracker 10.0.0.5:9290 --config agent.yaml
     """
@@ -44,10 +49,10 @@ def serve(ctx: typer.Context, serving: AgentOptions, tracker: options.TrackerOpt
     setting = look_up("tracker", tracker)
     # The tracker in agent.yaml goes before that of this account's clients.
     address = None if serving.config is not None and setting.source is Source.FILE else setting.asked
-    if address is None and serving.config is None:
-        address = _discovered()
+    found = _discovered() if address is None and serving.config is None else None
+    serving = replace(serving, tracker=address or found, asks_to_join=serving.asks_to_join and found is None)
     level = (options.settings(ctx).log_level or "info").upper()
-    raise typer.Exit(run_agent(replace(serving, tracker=address, log_level=level)))
+    raise typer.Exit(run_agent(replace(serving, log_level=level)))
 
 
 @app.command()

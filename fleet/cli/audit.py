@@ -17,6 +17,9 @@ from fleet.identity.audit_entry import BOOKING_CHANGED, DEVICE_MARKED, LEASE_END
 
 _WORDS = {
     "AgentService.Attach": "attached",
+    "ApprovalService.AskToJoin": "asked to join",
+    "ApprovalService.ApproveAgent": "approved an agent",
+    "ApprovalService.RefuseAgent": "refused an agent",
     "IdentityService.Join": "joined",
     "IdentityService.RenewCertificate": "renewed the certificate",
     "IdentityService.CreateJoinToken": "made a join token",

@@ -16,10 +16,11 @@ from fleet.identity.credentials import Credentials
 from fleet.identity.join_tokens import JoinToken
 from fleet.identity.member import Member
 from fleet.identity.roles import Role
+from fleet.v1 import approval_service_pb2 as approval_pb
 from fleet.v1 import identity_service_pb2 as pb
 from fleet.wire.joining import ROLES
 from fleet.wire.rpc import from_rpc_error
-from fleet.wire.stubs import IdentityServiceStub, identity_service_stub
+from fleet.wire.stubs import ApprovalServiceStub, IdentityServiceStub, approval_service_stub, identity_service_stub
 from fleet.wire.times import duration, timestamp_sec
 
 T = TypeVar("T")
@@ -41,6 +42,22 @@ class Invitation:
     account: str = ""
     """Account that the member's requests count for; empty: the member's key."""
     may_ask_for_others: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingAgent:
+    """An agent that waits for an admin's approval."""
+
+    code: str
+    """Code that the agent shows, too."""
+
+    key_id: str
+    name: str
+    """Name that it proposes."""
+
+    host: str
+    asked_at_sec: float
+    """[s since 1970, the tracker's clock]"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +124,35 @@ class IdentityCalls:
         request = pb.RevokeJoinTokenRequest(token_id=token_id)
         await self._answer((await self._stub()).revoke_join_token(request, timeout=_TIMEOUT_SEC))
 
+    async def pending_agents(self) -> list[PendingAgent]:
+        """Return the agents that wait for approval, oldest first."""
+        request = approval_pb.ListPendingAgentsRequest()
+        answer = await self._answer((await self._approval()).list_pending_agents(request, timeout=_TIMEOUT_SEC))
+        return list(map(_pending, answer.agents))
+
+    async def approve_agent(self, code: str, name: str = "") -> Member:
+        """Make a waiting agent a member.
+
+        Args:
+            name: name of the member; empty: the one that it proposes.
+
+        Raises:
+            NotFound: no agent with this code waits.
+        """
+        request = approval_pb.ApproveAgentRequest(code=code, name=name)
+        answer = await self._answer((await self._approval()).approve_agent(request, timeout=_TIMEOUT_SEC))
+        return _member(answer.member)
+
+    async def refuse_agent(self, code: str, reason: str = "") -> PendingAgent:
+        """Turn a waiting agent away; it shows the reason.
+
+        Raises:
+            NotFound: no agent with this code waits.
+        """
+        request = approval_pb.RefuseAgentRequest(code=code, reason=reason)
+        answer = await self._answer((await self._approval()).refuse_agent(request, timeout=_TIMEOUT_SEC))
+        return _pending(answer.agent)
+
     async def unbind(self, device_name: str) -> str:
         """Unbind a device name; return the key that it was bound to.
 
@@ -156,6 +202,9 @@ class IdentityCalls:
         answer = await self._answer((await self._stub()).list_audit_entries(request, timeout=_TIMEOUT_SEC))
         return list(map(_audit_entry, answer.entries))
 
+    async def _approval(self) -> ApprovalServiceStub:
+        return approval_service_stub(await self._connection.channel())
+
     async def _stub(self) -> IdentityServiceStub:
         return identity_service_stub(await self._connection.channel())
 
@@ -179,6 +228,16 @@ def _invitation(token: pb.JoinToken) -> Invitation:
         note=token.note,
         account=token.account,
         may_ask_for_others=token.may_ask_for_others,
+    )
+
+
+def _pending(agent: approval_pb.PendingAgent) -> PendingAgent:
+    return PendingAgent(
+        code=agent.code,
+        key_id=agent.key_id,
+        name=agent.name,
+        host=agent.host,
+        asked_at_sec=timestamp_sec(agent.asked_at),
     )
 
 

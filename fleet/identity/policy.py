@@ -37,6 +37,12 @@ RULES: Mapping[str, Rule] = {
     "BookingService.ListBookings": Rule(roles=_USERS),
     "BookingService.CancelBooking": Rule(roles=_USERS, own_only=frozenset({Role.USER}), is_audited=True),
     "AgentService.Attach": Rule(roles=_AGENTS, is_audited=True),
+    "ApprovalService.AskToJoin": Rule(
+        roles=_ANYBODY, is_audited=True, hidden=frozenset({"certificate_request", "commitment"})
+    ),
+    "ApprovalService.ListPendingAgents": Rule(roles=_ADMINS),
+    "ApprovalService.ApproveAgent": Rule(roles=_ADMINS, is_audited=True),
+    "ApprovalService.RefuseAgent": Rule(roles=_ADMINS, is_audited=True),
     "FleetService.GetFleet": Rule(roles=_MEMBERS),
     "FleetService.WatchFleet": Rule(roles=_MEMBERS),
     "FleetService.CheckSelector": Rule(roles=_MEMBERS),
@@ -83,6 +89,9 @@ RULES: Mapping[str, Rule] = {
 }
 _ACTIONS: Mapping[str, str] = {
     "AgentService.Attach": "serving devices",
+    "ApprovalService.ListPendingAgents": "listing the agents that ask to join",
+    "ApprovalService.ApproveAgent": "approving an agent",
+    "ApprovalService.RefuseAgent": "refusing an agent",
     "BookingService.Book": "booking devices",
     "BookingService.ListBookings": "listing the bookings",
     "BookingService.CancelBooking": "cancelling a booking",

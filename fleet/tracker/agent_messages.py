@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import unquote
 
 from fleet.base.text import sanitize
 from fleet.domain.inventory_labels import automatic_labels
@@ -15,6 +14,7 @@ from fleet.tracker.core import events as ev
 from fleet.tracker.core.records import with_bitstream
 from fleet.v1 import agent_service_pb2, device_pb2
 from fleet.wire.devices import inventory_from_proto
+from fleet.wire.peers import peer_host
 from fleet.wire.sanitize import sanitize_message
 
 _DEVICE_NAME = re.compile(r"devices/[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -113,5 +113,5 @@ def reachable_address(address: str, peer: str) -> str:
     if not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
         raise InvalidRequest(f"agent address {address!r} is malformed; write it like 'pi4-03:9300' or ':9300'")
     if host in _ANY_HOST:
-        host = unquote(peer).partition(":")[2].rpartition(":")[0] or "127.0.0.1"
+        host = peer_host(peer) or "127.0.0.1"
     return f"{host}:{port}"

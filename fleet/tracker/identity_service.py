@@ -62,7 +62,9 @@ class IdentityServicer:
         wanted = sanitize(token.note or request.name)
         name = self._members.free_name(wanted, key_id, reserved=self._authority.account_name)
         certificate = self._authority.sign(public_key, name=name, role=token.role)
-        self._members.admit(read_identity(certificate), token, now)
+        self._members.admit(
+            read_identity(certificate), now, account=token.account, may_ask_for_others=token.may_ask_for_others
+        )
         facts = {"member": name, "role": token.role, "key": key_id, "token": token.token_id}
         logger.info("member joined", extra=facts)
         return pb.JoinResponse(
@@ -122,7 +124,7 @@ class IdentityServicer:
         return pb.UnbindDeviceResponse(key_id=key_id)
 
     async def list_members(self, request: pb.ListMembersRequest, context: CallContext) -> pb.ListMembersResponse:
-        return pb.ListMembersResponse(members=map(_member_to_proto, self._members.all()))
+        return pb.ListMembersResponse(members=map(member_to_proto, self._members.all()))
 
     async def revoke_member(self, request: pb.RevokeMemberRequest, context: CallContext) -> pb.RevokeMemberResponse:
         caller, key_id = caller_of(context), self._members.find(request.key_id)
@@ -132,7 +134,7 @@ class IdentityServicer:
         member, freed = self._members.revoke(key_id, now, by=str(caller), reason=reason)
         logger.warning("member's key revoked", extra={"member": member.name, "key": key_id, "by": str(caller)})
         ended = await self._expulsion.expel(key_id, revoked(member))
-        return pb.RevokeMemberResponse(member=_member_to_proto(member), ended_leases=ended, freed_devices=freed)
+        return pb.RevokeMemberResponse(member=member_to_proto(member), ended_leases=ended, freed_devices=freed)
 
     async def list_revoked_keys(
         self, request: pb.ListRevokedKeysRequest, context: CallContext
@@ -244,7 +246,8 @@ def _to_proto(token: WaitingToken) -> pb.JoinToken:
     )
 
 
-def _member_to_proto(member: Member) -> pb.Member:
+def member_to_proto(member: Member) -> pb.Member:
+    """Return the message of a member."""
     return pb.Member(
         key_id=member.key_id,
         name=member.name,

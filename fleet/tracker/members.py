@@ -226,16 +226,17 @@ class Members:
             return
         self._members[caller.key_id] = self._noted[caller.key_id] = self._member(caller, now)
 
-    def admit(self, joined: Identity, token: WaitingToken, now: float) -> None:
-        """Write down a member that joined with a token, with the token's account.
+    def admit(self, joined: Identity, now: float, *, account: str = "", may_ask_for_others: bool = False) -> Member:
+        """Write down and return a member that joined, with its account.
 
         Raises:
             DiskFull: this cannot be remembered, so it was not done.
         """
-        member = replace(self._member(joined, now), account=token.account, may_ask_for_others=token.may_ask_for_others)
+        member = replace(self._member(joined, now), account=account, may_ask_for_others=may_ask_for_others)
         self._write(_WRITE_MEMBER, [_row(member)])
         self._noted.pop(member.key_id, None)
         self._members[member.key_id] = member
+        return member
 
     def account_of(self, key_id: str) -> tuple[str, bool]:
         """Return the account that a key's requests count for, and whether it may ask for others."""

@@ -23,6 +23,7 @@ from fleet.errors import ConfigError, FleetError
 from fleet.identity.credentials import PlainSecret
 from fleet.identity.store import CredentialStore
 from fleet.tracker.agent_service import AgentServicer
+from fleet.tracker.approval_service import ApprovalServicer
 from fleet.tracker.audit import AuditLog
 from fleet.tracker.authority import open_authority
 from fleet.tracker.booking_service import BookingServicer
@@ -47,6 +48,7 @@ from fleet.tracker.observers import Observer, Observers
 from fleet.tracker.options import TrackerOptions
 from fleet.tracker.own_audit import OwnAudit
 from fleet.tracker.pace import Pace, portions
+from fleet.tracker.pending_agents import PendingAgents
 from fleet.tracker.poison_service import PoisonServicer
 from fleet.tracker.policy_file import read_policy
 from fleet.tracker.reloading import Reloader
@@ -193,6 +195,9 @@ class Tracker:
         self.guard = self._make_guard()
         expulsion = Expulsion(self.engine, self.guard.streams)
         self.identity_servicer = IdentityServicer(self.authority, self.members, self.audit, self._clock, expulsion)
+        self.approval_servicer = ApprovalServicer(
+            self.authority, self.members, self._clock, PendingAgents(), self._limits.hello_sec
+        )
         lease_audit = LeaseAudit(self.audit, self._clock, self.members.role_of)
         audits = (lease_audit, OwnAudit(self.audit, self._clock))
         kept = (self.view, history, self.lease_history, self.forecaster)
@@ -219,6 +224,7 @@ class Tracker:
         stubs.add_booking_service(server, self.booking_servicer, guard)
         stubs.add_poison_service(server, self.poison_servicer, guard)
         stubs.add_identity_service(server, self.identity_servicer, guard)
+        stubs.add_approval_service(server, self.approval_servicer, guard)
         host = self.options.listening_host
         port = rpc.bind(server, host, self.options.port, security, what="the tracker")
         self.address = address_of(host, port)

@@ -71,15 +71,13 @@ async def join(
         Unauthenticated: it is another fleet's than the token's, or the token is used, expired or unknown.
         InvalidRequest: the token is for another role.
     """
-    authority_pem = await asyncio.to_thread(_shown_authority, address)
+    authority_pem = await shown_authority(address)
     if pin_of(authority_pem) != token.pin:
         raise Unauthenticated(
             f"the tracker at {address} is not the one that the join token is for; nothing was said to it"
         )
     key_pem = key_pem or make_key()
-    nobody = Credentials(
-        key_pem=stranger.KEY_PEM, certificate_pem=stranger.CERTIFICATE_PEM, authority_pem=authority_pem
-    )
+    nobody = stranger_credentials(authority_pem)
     made, member = await _join(address, nobody, token.secret, name=name, key_pem=key_pem, roles=roles)
     if member.role not in roles:  # a tracker of the first releases ignores `roles`
         raise NotJoined(
@@ -87,6 +85,11 @@ async def join(
             f"ask for another: fleet tracker token create --role {min(roles)}"
         )
     return made, member
+
+
+def stranger_credentials(authority_pem: bytes) -> Credentials:
+    """Return the public credentials of callers that have not joined, for the tracker of an authority."""
+    return Credentials(key_pem=stranger.KEY_PEM, certificate_pem=stranger.CERTIFICATE_PEM, authority_pem=authority_pem)
 
 
 async def admit_own_agent(address: str, admin: Credentials, *, name: str, key_pem: bytes) -> Credentials:
@@ -158,7 +161,7 @@ async def _proof_by_authority(address: str, store: CredentialStore) -> Proof | N
     if not others:
         return None
     try:
-        shown = pin_of(await asyncio.to_thread(_shown_authority, address))
+        shown = pin_of(await shown_authority(address))
     except FleetError:
         return None
     return next((known for known in others if pin_of(known.authority_pem) == shown), None)
@@ -221,8 +224,17 @@ async def _answer(call: Awaitable[T]) -> T:
         raise from_rpc_error(error, TrackerUnavailable) from error
 
 
+async def shown_authority(address: str) -> bytes:
+    """Return the authority's certificate that a tracker presents, PEM, unverified.
+
+    Raises:
+        TrackerUnavailable: no tracker answers there.
+        FleetError: it is another server.
+    """
+    return await asyncio.to_thread(_shown_authority, address)
+
+
 def _shown_authority(address: str) -> bytes:
-    """Return the authority's certificate that a tracker presents, PEM, unverified."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # the certificate is compared with the token's fingerprint

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote
 
 import grpc
 
@@ -130,6 +131,11 @@ class Guard:
         is_unknown = _certificate(context) is None and isinstance(error, Unauthenticated)
         caller = _UNKNOWN if is_unknown else caller_of(context)
         self._audit(Attempt(caller=caller, peer=context.peer(), rpc=rpc, request=request, error=error))
+
+
+def peer_host(peer: str) -> str:
+    """Return the host of a peer's address, "ipv4:127.0.0.1:4000"; empty for other kinds of addresses."""
+    return unquote(peer).partition(":")[2].rpartition(":")[0]
 
 
 def caller_of(context: CallContext) -> Identity:

@@ -12,6 +12,7 @@ import grpc.aio
 
 from fleet.v1 import (
     agent_service_pb2,
+    approval_service_pb2,
     booking_service_pb2,
     cost_model_service_pb2,
     fleet_service_pb2,
@@ -52,6 +53,134 @@ def add_agent_service(
 ) -> None:
     """Have a server answer the calls of fleet.v1.AgentService."""
     rpc.add_service(server, agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"], servicer, guard)
+
+
+class IdentityServiceStub(Protocol):
+    """Client side of fleet.v1.IdentityService."""
+
+    join: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.JoinRequest, identity_service_pb2.JoinResponse
+    ]
+    renew_certificate: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.RenewCertificateRequest, identity_service_pb2.RenewCertificateResponse
+    ]
+    create_join_token: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.CreateJoinTokenRequest, identity_service_pb2.CreateJoinTokenResponse
+    ]
+    list_join_tokens: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.ListJoinTokensRequest, identity_service_pb2.ListJoinTokensResponse
+    ]
+    revoke_join_token: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.RevokeJoinTokenRequest, identity_service_pb2.RevokeJoinTokenResponse
+    ]
+    unbind_device: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.UnbindDeviceRequest, identity_service_pb2.UnbindDeviceResponse
+    ]
+    list_members: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.ListMembersRequest, identity_service_pb2.ListMembersResponse
+    ]
+    revoke_member: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.RevokeMemberRequest, identity_service_pb2.RevokeMemberResponse
+    ]
+    list_revoked_keys: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.ListRevokedKeysRequest, identity_service_pb2.ListRevokedKeysResponse
+    ]
+    list_audit_entries: grpc.aio.UnaryUnaryMultiCallable[
+        identity_service_pb2.ListAuditEntriesRequest, identity_service_pb2.ListAuditEntriesResponse
+    ]
+
+
+class IdentityServiceServicer(Protocol):
+    """Server side of fleet.v1.IdentityService."""
+
+    async def join(
+        self, request: identity_service_pb2.JoinRequest, context: rpc.CallContext, /
+    ) -> identity_service_pb2.JoinResponse: ...
+    async def renew_certificate(
+        self, request: identity_service_pb2.RenewCertificateRequest, context: rpc.CallContext, /
+    ) -> identity_service_pb2.RenewCertificateResponse: ...
+    async def create_join_token(
+        self, request: identity_service_pb2.CreateJoinTokenRequest, context: rpc.CallContext, /
+    ) -> identity_service_pb2.CreateJoinTokenResponse: ...
+    async def list_join_tokens(
+        self, request: identity_service_pb2.ListJoinTokensRequest, context: rpc.CallContext, /
+    ) -> identity_service_pb2.ListJoinTokensResponse: ...
+    async def revoke_join_token(
+        self, request: identity_service_pb2.RevokeJoinTokenRequest, context: rpc.CallContext, /
+    ) -> identity_service_pb2.RevokeJoinTokenResponse: ...
+    async def unbind_device(
+        self, request: identity_service_pb2.UnbindDeviceRequest, context: rpc.CallContext, /
+    ) -> identity_service_pb2.UnbindDeviceResponse: ...
+    async def list_members(
+        self, request: identity_service_pb2.ListMembersRequest, context: rpc.CallContext, /
+    ) -> identity_service_pb2.ListMembersResponse: ...
+    async def revoke_member(
+        self, request: identity_service_pb2.RevokeMemberRequest, context: rpc.CallContext, /
+    ) -> identity_service_pb2.RevokeMemberResponse: ...
+    async def list_revoked_keys(
+        self, request: identity_service_pb2.ListRevokedKeysRequest, context: rpc.CallContext, /
+    ) -> identity_service_pb2.ListRevokedKeysResponse: ...
+    async def list_audit_entries(
+        self, request: identity_service_pb2.ListAuditEntriesRequest, context: rpc.CallContext, /
+    ) -> identity_service_pb2.ListAuditEntriesResponse: ...
+
+
+def identity_service_stub(channel: rpc.Channel) -> IdentityServiceStub:
+    """Return a client stub of fleet.v1.IdentityService on a channel."""
+    return cast(IdentityServiceStub, rpc.Stub(channel, identity_service_pb2.DESCRIPTOR.services_by_name["IdentityService"]))
+
+
+def add_identity_service(
+    server: grpc.aio.Server, servicer: IdentityServiceServicer, guard: Guard | None = None
+) -> None:
+    """Have a server answer the calls of fleet.v1.IdentityService."""
+    rpc.add_service(server, identity_service_pb2.DESCRIPTOR.services_by_name["IdentityService"], servicer, guard)
+
+
+class ApprovalServiceStub(Protocol):
+    """Client side of fleet.v1.ApprovalService."""
+
+    ask_to_join: grpc.aio.StreamStreamMultiCallable[
+        approval_service_pb2.AskToJoinRequest, approval_service_pb2.AskToJoinResponse
+    ]
+    list_pending_agents: grpc.aio.UnaryUnaryMultiCallable[
+        approval_service_pb2.ListPendingAgentsRequest, approval_service_pb2.ListPendingAgentsResponse
+    ]
+    approve_agent: grpc.aio.UnaryUnaryMultiCallable[
+        approval_service_pb2.ApproveAgentRequest, approval_service_pb2.ApproveAgentResponse
+    ]
+    refuse_agent: grpc.aio.UnaryUnaryMultiCallable[
+        approval_service_pb2.RefuseAgentRequest, approval_service_pb2.RefuseAgentResponse
+    ]
+
+
+class ApprovalServiceServicer(Protocol):
+    """Server side of fleet.v1.ApprovalService."""
+
+    def ask_to_join(
+        self, request: AsyncIterator[approval_service_pb2.AskToJoinRequest], context: rpc.CallContext, /
+    ) -> AsyncIterator[approval_service_pb2.AskToJoinResponse]: ...
+    async def list_pending_agents(
+        self, request: approval_service_pb2.ListPendingAgentsRequest, context: rpc.CallContext, /
+    ) -> approval_service_pb2.ListPendingAgentsResponse: ...
+    async def approve_agent(
+        self, request: approval_service_pb2.ApproveAgentRequest, context: rpc.CallContext, /
+    ) -> approval_service_pb2.ApproveAgentResponse: ...
+    async def refuse_agent(
+        self, request: approval_service_pb2.RefuseAgentRequest, context: rpc.CallContext, /
+    ) -> approval_service_pb2.RefuseAgentResponse: ...
+
+
+def approval_service_stub(channel: rpc.Channel) -> ApprovalServiceStub:
+    """Return a client stub of fleet.v1.ApprovalService on a channel."""
+    return cast(ApprovalServiceStub, rpc.Stub(channel, approval_service_pb2.DESCRIPTOR.services_by_name["ApprovalService"]))
+
+
+def add_approval_service(
+    server: grpc.aio.Server, servicer: ApprovalServiceServicer, guard: Guard | None = None
+) -> None:
+    """Have a server answer the calls of fleet.v1.ApprovalService."""
+    rpc.add_service(server, approval_service_pb2.DESCRIPTOR.services_by_name["ApprovalService"], servicer, guard)
 
 
 class BookingServiceStub(Protocol):
@@ -200,88 +329,6 @@ def add_fleet_service(
 ) -> None:
     """Have a server answer the calls of fleet.v1.FleetService."""
     rpc.add_service(server, fleet_service_pb2.DESCRIPTOR.services_by_name["FleetService"], servicer, guard)
-
-
-class IdentityServiceStub(Protocol):
-    """Client side of fleet.v1.IdentityService."""
-
-    join: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.JoinRequest, identity_service_pb2.JoinResponse
-    ]
-    renew_certificate: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.RenewCertificateRequest, identity_service_pb2.RenewCertificateResponse
-    ]
-    create_join_token: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.CreateJoinTokenRequest, identity_service_pb2.CreateJoinTokenResponse
-    ]
-    list_join_tokens: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.ListJoinTokensRequest, identity_service_pb2.ListJoinTokensResponse
-    ]
-    revoke_join_token: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.RevokeJoinTokenRequest, identity_service_pb2.RevokeJoinTokenResponse
-    ]
-    unbind_device: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.UnbindDeviceRequest, identity_service_pb2.UnbindDeviceResponse
-    ]
-    list_members: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.ListMembersRequest, identity_service_pb2.ListMembersResponse
-    ]
-    revoke_member: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.RevokeMemberRequest, identity_service_pb2.RevokeMemberResponse
-    ]
-    list_revoked_keys: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.ListRevokedKeysRequest, identity_service_pb2.ListRevokedKeysResponse
-    ]
-    list_audit_entries: grpc.aio.UnaryUnaryMultiCallable[
-        identity_service_pb2.ListAuditEntriesRequest, identity_service_pb2.ListAuditEntriesResponse
-    ]
-
-
-class IdentityServiceServicer(Protocol):
-    """Server side of fleet.v1.IdentityService."""
-
-    async def join(
-        self, request: identity_service_pb2.JoinRequest, context: rpc.CallContext, /
-    ) -> identity_service_pb2.JoinResponse: ...
-    async def renew_certificate(
-        self, request: identity_service_pb2.RenewCertificateRequest, context: rpc.CallContext, /
-    ) -> identity_service_pb2.RenewCertificateResponse: ...
-    async def create_join_token(
-        self, request: identity_service_pb2.CreateJoinTokenRequest, context: rpc.CallContext, /
-    ) -> identity_service_pb2.CreateJoinTokenResponse: ...
-    async def list_join_tokens(
-        self, request: identity_service_pb2.ListJoinTokensRequest, context: rpc.CallContext, /
-    ) -> identity_service_pb2.ListJoinTokensResponse: ...
-    async def revoke_join_token(
-        self, request: identity_service_pb2.RevokeJoinTokenRequest, context: rpc.CallContext, /
-    ) -> identity_service_pb2.RevokeJoinTokenResponse: ...
-    async def unbind_device(
-        self, request: identity_service_pb2.UnbindDeviceRequest, context: rpc.CallContext, /
-    ) -> identity_service_pb2.UnbindDeviceResponse: ...
-    async def list_members(
-        self, request: identity_service_pb2.ListMembersRequest, context: rpc.CallContext, /
-    ) -> identity_service_pb2.ListMembersResponse: ...
-    async def revoke_member(
-        self, request: identity_service_pb2.RevokeMemberRequest, context: rpc.CallContext, /
-    ) -> identity_service_pb2.RevokeMemberResponse: ...
-    async def list_revoked_keys(
-        self, request: identity_service_pb2.ListRevokedKeysRequest, context: rpc.CallContext, /
-    ) -> identity_service_pb2.ListRevokedKeysResponse: ...
-    async def list_audit_entries(
-        self, request: identity_service_pb2.ListAuditEntriesRequest, context: rpc.CallContext, /
-    ) -> identity_service_pb2.ListAuditEntriesResponse: ...
-
-
-def identity_service_stub(channel: rpc.Channel) -> IdentityServiceStub:
-    """Return a client stub of fleet.v1.IdentityService on a channel."""
-    return cast(IdentityServiceStub, rpc.Stub(channel, identity_service_pb2.DESCRIPTOR.services_by_name["IdentityService"]))
-
-
-def add_identity_service(
-    server: grpc.aio.Server, servicer: IdentityServiceServicer, guard: Guard | None = None
-) -> None:
-    """Have a server answer the calls of fleet.v1.IdentityService."""
-    rpc.add_service(server, identity_service_pb2.DESCRIPTOR.services_by_name["IdentityService"], servicer, guard)
 
 
 class LeaseLogServiceStub(Protocol):

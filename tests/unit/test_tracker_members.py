@@ -156,7 +156,8 @@ def test_the_account_of_a_token_becomes_the_members_at_once(tmp_path: Path) -> N
     members = Members(tmp_path / "members.sqlite")
     members.add_token(replace(token(), role=Role.USER, account="team-a", may_ask_for_others=True), now=1.0)
     alice = Identity(name="alice", role=Role.USER, key_id="a" * 40)
-    members.admit(alice, members.use_token("d" * 64, now=2.0), 2.0)
+    used = members.use_token("d" * 64, now=2.0)
+    members.admit(alice, 2.0, account=used.account, may_ask_for_others=used.may_ask_for_others)
 
     again = Members(tmp_path / "members.sqlite")  # the former was not closed
     again.check(replace(alice, name="alice (2)"), 3.0)
@@ -164,7 +165,7 @@ def test_the_account_of_a_token_becomes_the_members_at_once(tmp_path: Path) -> N
     assert [("alice (2)", "team-a", True, 2.0)] == [
         (each.name, each.account, each.may_ask_for_others, each.joined_at_sec) for each in again.all()
     ]
-    again.admit(alice, token("e" * 64), 4.0)
+    again.admit(alice, 4.0)
     assert ("a" * 40, False) == again.account_of("a" * 40)
     members.close()
     again.close()

@@ -264,6 +264,22 @@ class Members(TypedDict):
     members: list[MemberFacts]
 
 
+class PendingAgentFacts(TypedDict):
+    """`fleet agent refuse`, and one agent of `fleet agent pending`"""
+
+    code: str
+    key_id: str
+    name: str
+    host: str
+    asked_at: Moment
+
+
+class PendingAgents(TypedDict):
+    """`fleet agent pending`"""
+
+    agents: list[PendingAgentFacts]
+
+
 class Revocation(TypedDict):
     """`fleet tracker revoke`"""
 

@@ -9,12 +9,14 @@ import grpc.aio
 from fleet.domain.jobs import JobStatus
 from fleet.identity.certificates import make_request
 from fleet.identity.credentials import Credentials
+from fleet.identity.join_code import commitment_to
 from fleet.identity.roles import Role
 from fleet.testing import serve_tracker
 from fleet.testing.identity import credentials, key
 from fleet.tracker.core.records import TrackerLimits
 from fleet.v1 import (
     agent_service_pb2,
+    approval_service_pb2,
     booking_service_pb2,
     device_pb2,
     fleet_service_pb2,
@@ -45,10 +47,12 @@ TRACKER_RPCS = (
     *("LeaseService/ExplainRequest", "FleetService/GetUsage"),
     *("BookingService/Book", "BookingService/ListBookings", "BookingService/CancelBooking"),
     *("PoisonService/ListPoison", "PoisonService/ForgetPoison"),
+    *("ApprovalService/AskToJoin", "ApprovalService/ListPendingAgents"),
+    *("ApprovalService/ApproveAgent", "ApprovalService/RefuseAgent"),
 )
 """Rpcs by the first byte of an input: new ones come last, or the corpus changes its meaning."""
-_ENDLESS = ("FleetService/WatchFleet",)
-"""Endless streams, of which only the first answer is awaited."""
+_ENDLESS = ("FleetService/WatchFleet", "ApprovalService/AskToJoin")
+"""Streams that wait for others, of which only the first answer is awaited."""
 
 
 async def open_tracker(stack: AsyncExitStack, server: grpc.aio.Server, guard: Guard | None = None) -> None:
@@ -61,6 +65,7 @@ async def open_tracker(stack: AsyncExitStack, server: grpc.aio.Server, guard: Gu
     stubs.add_booking_service(server, tracker.booking_servicer, guard)
     stubs.add_poison_service(server, tracker.poison_servicer, guard)
     stubs.add_identity_service(server, tracker.identity_servicer, guard)
+    stubs.add_approval_service(server, tracker.approval_servicer, guard)
 
 
 class _Tracker:
@@ -141,6 +146,12 @@ def _calls() -> list[bytes]:
         request_id="b", selector="cpu", device_count=1, starts_at=timestamp(2e6), ends_at=timestamp(2.1e6)
     )
     cancel = booking_service_pb2.CancelBookingRequest(name="bookings/a")
+    ask = approval_service_pb2.AskToJoinRequest(
+        certificate_request=make_request(key(Role.USER)), name="n", commitment=commitment_to(bytes(16))
+    )
+    opened = approval_service_pb2.AskToJoinRequest(number=bytes(16))
+    approve = approval_service_pb2.ApproveAgentRequest(code="ABCD-EFGH-2345", name="n")
+    refuse = approval_service_pb2.RefuseAgentRequest(code="ABCD-EFGH-2345", reason="r")
     create = identity_service_pb2.CreateJoinTokenRequest(role=1, ttl=duration(60.0), note="n")
     return [
         _of("LeaseService/OpenLeases", hello.SerializeToString(), events.SerializeToString()),
@@ -170,6 +181,10 @@ def _calls() -> list[bytes]:
             poison_service_pb2.ForgetPoisonRequest(digest="sha256:" + 64 * "0").SerializeToString(),
         ),
         _of("FleetService/GetUsage", fleet_service_pb2.GetUsageRequest(by=1, since=duration(60.0)).SerializeToString()),
+        _of("ApprovalService/AskToJoin", ask.SerializeToString(), opened.SerializeToString()),
+        _of("ApprovalService/ListPendingAgents", b""),
+        _of("ApprovalService/ApproveAgent", approve.SerializeToString()),
+        _of("ApprovalService/RefuseAgent", refuse.SerializeToString()),
     ]
 
 
