@@ -43,7 +43,7 @@ from device_agents.serving.timing import USUAL, Timing
 from device_agents.serving.tracker_clock import TrackerClock
 from device_agents.workers.limits import WorkerLimits
 from device_agents.workers.pool import WorkerPool
-from fleet.base.network import address_of
+from fleet.base.network import address_of, is_loopback
 from fleet.base.version import package_version
 from fleet.domain.devices import Inventory
 from fleet.errors import ConfigError
@@ -76,6 +76,8 @@ class Home:
     """0: a free one."""
     token: JoinToken | None = None
     """To join the tracker's fleet with."""
+    is_discoverable: bool = False
+    """Advertised by zeroconf where it listens beyond this machine."""
     asks_to_join: bool = False
     """Without a token, ask the fleet's admins for approval."""
     is_plain: bool = False
@@ -151,6 +153,7 @@ class Agent:
         self._renewing: asyncio.Task[None] | None = None
         self._pruning: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._advertising: asyncio.Task[None] | None = None
         self._server = make_agent_server()
         self._sessions: SessionTable | None = None
         self._link: TrackerLink | None = None
@@ -223,7 +226,8 @@ class Agent:
     async def close(self) -> None:
         """End all sessions, release the devices, and leave no process behind. Idempotent."""
         self._run_notes.close()  # first: an end in order blames no program, even if it takes too long
-        tasks = [task for task in (self._link_task, self._renewing, self._pruning, self._watching) if task is not None]
+        started = (self._link_task, self._renewing, self._pruning, self._watching, self._advertising)
+        tasks = [task for task in started if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -304,6 +308,13 @@ class Agent:
         self._hotplug.start()
         self._search.start()
         self._roster.watch()
+        if self._home.is_discoverable and not is_plain and not is_loopback(self._home.host):
+            self._advertising = self._advertise()
+
+    def _advertise(self) -> asyncio.Task[None]:
+        from device_agents.serving.advertising import advertise  # zeroconf takes memory that most agents can save
+
+        return asyncio.create_task(advertise(self._membership, self._home.host, self.port), name="advertise agent")
 
     def _hello(self) -> Hello:
         host = "" if self._home.host in _ANY_HOST else self._home.host

@@ -47,6 +47,9 @@ class AgentOptions:
     asks_to_join: Annotated[
         bool, Option("Without a token, do not ask the fleet's admins for approval.", flag="--no-approval")
     ] = True
+    is_discoverable: Annotated[
+        bool, Option("Do not announce it by zeroconf, with --allow-network.", flag="--no-discovery")
+    ] = True
     refused_token: Annotated[str | None, Option("", flag="--token", variable="FLEET_JOIN_TOKEN")] = None
     """Refused: other accounts can read it there."""
 

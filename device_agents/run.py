@@ -118,6 +118,7 @@ async def _serve(options: AgentOptions) -> int:
         port=options.port,
         token=_token(options, state_dir),
         asks_to_join=options.asks_to_join,
+        is_discoverable=options.is_discoverable,
         is_plain=options.is_plain,
     )
     agent = Agent(config, make_drivers(config, where=where), home)

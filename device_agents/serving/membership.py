@@ -68,6 +68,11 @@ class Membership:
         """Code that an admin compares while this agent waits for approval; empty otherwise."""
 
     @property
+    def own(self) -> Credentials | None:
+        """Credentials of the fleet that it has joined."""
+        return self._own
+
+    @property
     def is_plain(self) -> bool:
         return self._is_plain
 

@@ -84,7 +84,7 @@ def join(
 
 
 def _discovered() -> str | None:
-    from fleet.tracker.discovery import find_tracker
+    from fleet.wire.discovery import find_tracker
 
     options.stderr().print("looking for a tracker on this network")
     address = options.run(find_tracker())

@@ -67,6 +67,7 @@ _GROUPS = {
         "agent": "Serve a board's devices",
         "optimizer": "Run submitted jobs",
         "builder": "Build on more machines",
+        "discover": "Find trackers and boards",
         "login": "Join a fleet",
         "audit": "Show the audit log",
         "poison": "List refused programs",

@@ -31,7 +31,6 @@ from fleet.tracker.core import events as ev
 from fleet.tracker.core.records import TrackerLimits
 from fleet.tracker.core.share_policy import SharePolicy
 from fleet.tracker.core.state import TrackerState
-from fleet.tracker.discovery import Advertisement
 from fleet.tracker.engine import Engine
 from fleet.tracker.expulsion import Expulsion
 from fleet.tracker.fleet_service import FleetServicer
@@ -55,6 +54,7 @@ from fleet.tracker.reloading import Reloader
 from fleet.tracker.speed_watch import SpeedWatch
 from fleet.tracker.view import FleetView
 from fleet.wire import rpc, stubs
+from fleet.wire.discovery import Advertisement, Facts, ServiceKind, fleet_id
 from fleet.wire.peers import Guard, server_security
 
 logger = logging.getLogger(__name__)
@@ -238,7 +238,8 @@ class Tracker:
         self._tasks.append(asyncio.create_task(self._keep_copies(), name="keep copies"))
         self._tasks.append(asyncio.create_task(self._mind_members(), name="mind members"))
         if self.options.is_discoverable:
-            self._advertisement = Advertisement(host, port)
+            facts = Facts() if is_plain else Facts(fleet=fleet_id(self.authority.pin))
+            self._advertisement = Advertisement(ServiceKind.TRACKER, host, port, facts)
             self._advertisement.start()
         logger.info("tracker listening", extra={"address": self.address, "boot": self.state.boot})
 

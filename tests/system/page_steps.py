@@ -54,6 +54,11 @@ NOT_RUN = {
         "fleet tracker restore /mnt/safe/tracker.tar",
     ],
     "takes minutes; .ci/run has it as its last line": ["make demo"],
+    "needs a board of another account, or multicast: tests/system/test_approval.py": [
+        "fleet discover",
+        "fleet agent approve K7QX-2M4D-PZ5A",
+        "fleet agent refuse K7QX-2M4D-PZ5A --reason 'not ours'",
+    ],
     "downloads: scripts/package_check.py installs the wheel, tests/system/test_agent_deploy.py makes the bundle": [
         "python -m pip install build",
         "python -m build",

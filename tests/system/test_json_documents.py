@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from typing import Any, get_type_hints
 
 import pytest
@@ -22,9 +25,12 @@ from fleet.cli.json_schema import BY_COMMAND, MODULES
 from fleet.cli.json_schema.common import Message
 from fleet.cli.main import app, load_command
 from fleet.client.sync import connect
+from fleet.identity.certificates import make_key
 from fleet.library.schema import SCHEMA_VERSION
 from fleet.testing import eventually_sync
 from fleet.tracker.journal.file import Journal
+from fleet.wire.approval import ask_to_join
+from fleet.wire.joining import shown_authority
 from tests.system.fleet_processes import Fleet, running_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -117,6 +123,14 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     token = run("tracker token create", "--role", "agent", *at)["token"]
     run("agent join", *at, "--state-dir", str(folder / "agent"), stdin=token)
     run("tracker unbind", "bench", *at)
+    with ThreadPoolExecutor() as boards:
+        for word in ("approve", "refuse"):
+            codes: Queue[str] = Queue()
+            boards.submit(asyncio.run, ask(fleet.address, codes.put))
+            code = codes.get(timeout=60)
+            eventually_sync(lambda: run("agent pending", *at)["agents"])
+            run(f"agent {word}", code, *at)
+    run("discover", "--for", "0.5")
     at_keys = ("--state-dir", str(folder / "gateway"))
     made = run("gateway key create", "--account", "team-a", *at_keys)
     run("gateway key list", *at_keys)
@@ -137,6 +151,12 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("targets show", "rpi4-64")
     run("doctor", "--quick")
     return found
+
+
+async def ask(address: str, on_code: Callable[[str], None]) -> None:
+    """Ask to join as an agent of another account."""
+    authority_pem = await shown_authority(address)
+    await ask_to_join(address, authority_pem, name="board", key_pem=make_key(), on_code=on_code)
 
 
 @pytest.mark.parametrize("command", sorted(BY_COMMAND.keys() - _UNTESTED))

@@ -17,7 +17,7 @@ import pytest
 import fleet.aio
 from fleet.domain.health import HealthState
 from fleet.testing import LeaseStream, SimulatedAgent, eventually
-from fleet.tracker.discovery import find_tracker
+from fleet.wire.discovery import find_tracker
 
 pytestmark = pytest.mark.slow
 

@@ -37,6 +37,7 @@ BY_COMMAND: dict[str, type] = {
     "devices retire": fleets.Marked,
     "devices show": fleets.DeviceInFull,
     "devices": fleets.Devices,
+    "discover": fleets.Discovered,
     "doctor": fleets.Doctor,
     "explain": models.Explain,
     "export": models.Export,

@@ -264,6 +264,29 @@ class Members(TypedDict):
     members: list[MemberFacts]
 
 
+class FoundService(TypedDict):
+    kind: str
+    """tracker or agent"""
+
+    name: str
+    addresses: list[str]
+    fleet: str
+    """Id of the fleet that it names; "": none."""
+
+    key_id: str
+    """Key of an agent; "": it has joined no fleet."""
+
+    is_asking: bool
+    state: str
+    """joined, pending, unjoined or other: seen from this account."""
+
+
+class Discovered(TypedDict):
+    """`fleet discover`"""
+
+    services: list[FoundService]
+
+
 class PendingAgentFacts(TypedDict):
     """`fleet agent refuse`, and one agent of `fleet agent pending`"""
 
