@@ -311,9 +311,12 @@ class Agent:
         if self._home.is_discoverable and not is_plain and not is_loopback(self._home.host):
             self._advertising = self._advertise()
 
-    def _advertise(self) -> asyncio.Task[None]:
-        from device_agents.serving.advertising import advertise  # zeroconf takes memory that most agents can save
-
+    def _advertise(self) -> asyncio.Task[None] | None:
+        try:
+            from device_agents.serving.advertising import advertise  # zeroconf takes memory that most agents can save
+        except ImportError as error:  # boards that bring their packages with their system may have no zeroconf
+            logger.warning("the agent is not advertised", extra={"cause": str(error)})
+            return None
         return asyncio.create_task(advertise(self._membership, self._home.host, self.port), name="advertise agent")
 
     def _hello(self) -> Hello:

@@ -12,8 +12,6 @@ from fleet.errors import ConfigError
 
 _AGENT = "device_agents"
 _OURS = ("device_agents", "fleet", "cross")
-_ALSO = ("fleet.tracker.discovery",)
-"""Imported by the start script, to look for a tracker if none is named."""
 
 
 def code_files() -> dict[str, bytes]:
@@ -23,7 +21,6 @@ def code_files() -> dict[str, bytes]:
     files = {path.relative_to(folder.parent).as_posix(): path.read_bytes() for path in sorted(agent)}
     waiting = [name for path in agent if path.suffix == ".py" for name in _imported(path.read_bytes(), path)]
     seen: set[str] = set()
-    waiting += _ALSO
     while waiting:
         module = waiting.pop()
         if module in seen or module.partition(".")[0] not in _OURS:

@@ -60,7 +60,7 @@ def test_our_code_is_all_that_an_agent_imports_and_no_more() -> None:
         "fleet/wire/rpc.py",
         "fleet/v1/__init__.py",
         "fleet/v1/session_service_pb2.py",
-        "fleet/tracker/discovery.py",
+        "fleet/wire/discovery.py",
         "cross/targets/boards.py",
         "cross/targets/board_files/raspberry_pi.yaml",
     ):

