@@ -85,7 +85,7 @@ def refuse_network(host: str) -> None:
     """
     if not is_loopback(host):
         raise ConfigError(
-            f"other machines reach {host!r}; listen on 127.0.0.1, or add --allow-network: who connects there needs a "
+            f"other machines reach {host!r}; listen on 127.0.0.1, or add --allow-network: callers then need a "
             "certificate of this fleet"
         )
 

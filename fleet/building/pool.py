@@ -29,7 +29,7 @@ class Pool(Protocol):
 
 
 class Builders(Pool, Protocol):
-    """A pool whose workers may be on other machines."""
+    """A pool with workers on this machine or on others."""
 
     @property
     def hosts(self) -> AbstractSet[str]:

@@ -25,7 +25,7 @@ _SelectorArgument = Annotated[
         autocompletion=completion_values.selectors,
     ),
 ]
-_ReasonOption = Annotated[str, typer.Option(help="Why, for everybody who sees the devices.")]
+_ReasonOption = Annotated[str, typer.Option(help="Why, for everybody that looks at the devices.")]
 _ByOption = Annotated[
     str | None,
     typer.Option(

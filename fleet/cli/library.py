@@ -212,7 +212,7 @@ def prune(
     """Remove old snapshots of the cost model, and the model files of old jobs.
 
     Kept are the snapshot in use, all that waiting and running jobs need, and what --keep and --days say. Jobs and their
-    records stay: a job whose model is gone is resumed by submitting the model again.
+    records stay: a job without its model is resumed by submitting the model again.
 
     Example: fleet library prune --days 90 --dry-run
     """

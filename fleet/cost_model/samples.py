@@ -22,7 +22,7 @@ DISTURBED_WEIGHT = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Workload and device whose candidates are predicted."""
+    """Workload and device of the predicted candidates."""
 
     flop: float = 0.0
     kind: str = ""

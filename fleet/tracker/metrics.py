@@ -1,6 +1,6 @@
 """The tracker's metrics: an observer that counts grants, waits and ends, and follows the states of devices.
 
-Loaded with --metrics only. A scrape reads sums, whose number does not grow with the fleet.
+Loaded with --metrics only. A scrape reads sums, in a number that does not grow with the fleet.
 """
 
 from __future__ import annotations

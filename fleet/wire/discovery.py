@@ -1,7 +1,7 @@
 """Discovery of trackers and agents on the local network by zeroconf (mDNS).
 
 A convenience, never a requirement: where multicast does not work, people give addresses by hand. Anybody can advertise
-anything, so that the found facts are claims: certificates decide who is trusted.
+anything: the found facts are claims, and trust comes from certificates.
 """
 
 from __future__ import annotations
