@@ -48,7 +48,7 @@ class GpuContext:
         except CandidateFailed as failure:
             explained = gpu_failure(failure)
             if explained.is_fatal:
-                # Drop the traceback, and with it the arrays of the failed call: freeing them in a broken context raises
+                # Keep the traceback, and with it the arrays of the failed call: freeing them in a broken context raises
                 # in a destructor, which would end the process before it has answered.
                 self._broken_by = failure
             raise explained from failure
