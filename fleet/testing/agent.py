@@ -6,11 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-import grpc.aio
-
-from fleet.errors import FleetError, TrackerUnavailable
 from fleet.testing.identity import agent_credentials
-from fleet.testing.waiting import eventually
+from fleet.testing.stream import TrackerStream
 from fleet.v1 import agent_service_pb2, device_pb2
 from fleet.wire import rpc
 from fleet.wire.stubs import agent_service_stub
@@ -18,7 +15,7 @@ from fleet.wire.stubs import agent_service_stub
 _HEARTBEAT_SEC = 5.0
 
 
-class SimulatedAgent:
+class SimulatedAgent(TrackerStream):
     """Implements `Attach` and records the tracker's messages.
 
     Use it as `async with SimulatedAgent(tracker_address, ["devices/sim-0"]) as agent`.
@@ -36,6 +33,7 @@ class SimulatedAgent:
         key_pem: bytes | None = None,
     ) -> None:
         """Args: key_pem: the agent's key; None: the key shared by all fakes of this process."""
+        super().__init__()
         self.agent_id = agent_id
         self.fences: dict[str, int] = {}
         """Newest fence of each device."""
@@ -47,35 +45,13 @@ class SimulatedAgent:
         """Digests that an admin had forgotten, as they came."""
         self.public_key = b""
         self.tracker_time: list[float] = []
-        self.error: Exception | None = None
-        """Why the stream ended, once it has."""
         self._tracker_address = tracker_address
         self._key_pem = key_pem
         inventory = device_pb2.Inventory(kind=kind, labels=labels, is_simulated=True, device_model="simulated")
         devices = [device_pb2.Device(name=name, inventory=inventory) for name in device_names]
         self._hello = agent_service_pb2.AgentHello(agent_id=agent_id, address=address, devices=devices, version="0")
         self._outgoing: asyncio.Queue[agent_service_pb2.AttachRequest] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
         self._is_attached = asyncio.Event()
-
-    async def open(self) -> None:
-        """Attach; return when the tracker has answered.
-
-        Raises:
-            FleetError: the tracker refused; the class is the one that it raised.
-        """
-        self._task = asyncio.create_task(self._run(), name=f"simulated agent {self.agent_id}")
-        await eventually(lambda: self._is_attached.is_set() or self.error)
-        if self.error:
-            await self.close()
-            raise self.error
-
-    async def close(self) -> None:
-        """Disconnect abruptly, as a dying process does."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._task = None
 
     def report(
         self,
@@ -113,25 +89,15 @@ class SimulatedAgent:
         ]
         self._outgoing.put_nowait(agent_service_pb2.AttachRequest(reports=reports))
 
-    async def __aenter__(self) -> SimulatedAgent:
-        await self.open()
-        return self
+    @property
+    def _is_open(self) -> bool:
+        return self._is_attached.is_set()
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def _run(self) -> None:
-        try:
-            proof = await agent_credentials(self._tracker_address, self._key_pem)
-            async with rpc.make_channel(self._tracker_address, proof) as channel:
-                stub = agent_service_stub(channel)
-                async for response in stub.attach(self._messages()):
-                    self._take(response)
-            self.error = ConnectionError("the tracker ended the stream")
-        except grpc.aio.AioRpcError as error:
-            self.error = rpc.from_rpc_error(error, TrackerUnavailable)
-        except FleetError as error:
-            self.error = error
+    async def _exchange(self) -> None:
+        proof = await agent_credentials(self._tracker_address, self._key_pem)
+        async with rpc.make_channel(self._tracker_address, proof) as channel:
+            async for response in agent_service_stub(channel).attach(self._messages()):
+                self._take(response)
 
     async def _messages(self) -> AsyncIterator[agent_service_pb2.AttachRequest]:
         yield agent_service_pb2.AttachRequest(hello=self._hello)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-import grpc.aio
-
-from fleet.errors import FleetError, TrackerUnavailable
 from fleet.identity.credentials import Proof
 from fleet.testing.identity import account_proof
+from fleet.testing.stream import TrackerStream
 from fleet.testing.waiting import eventually
 from fleet.v1 import lease_pb2, lease_service_pb2
 from fleet.wire import rpc
@@ -17,7 +15,7 @@ from fleet.wire.stubs import lease_service_stub
 from fleet.wire.times import duration
 
 
-class LeaseStream:
+class LeaseStream(TrackerStream):
     """One `OpenLeases` stream that records every answer: `async with LeaseStream(address, "client-1") as stream`."""
 
     def __init__(
@@ -26,6 +24,7 @@ class LeaseStream:
         """Args:
         proof: its identity; None: this account.
         """
+        super().__init__()
         self._proof = proof
         self.welcome: lease_service_pb2.Welcome | None = None
         self.granted: dict[str, lease_pb2.Granted] = {}
@@ -35,31 +34,9 @@ class LeaseStream:
         self.renewed: dict[str, lease_service_pb2.Renewed] = {}
         """Newest renewal by lease name."""
         self.ended: dict[str, lease_service_pb2.LeaseEnded] = {}
-        self.error: Exception | None = None
-        """Why the stream ended, once it has."""
         self._tracker_address = tracker_address
         self._hello = lease_service_pb2.ClientHello(client_id=client_id, holder=holder)
         self._outgoing: asyncio.Queue[lease_service_pb2.OpenLeasesRequest] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
-
-    async def open(self) -> None:
-        """Connect; return when the tracker has welcomed the client.
-
-        Raises:
-            FleetError: the tracker refused.
-        """
-        self._task = asyncio.create_task(self._run(), name="lease stream")
-        await eventually(lambda: self.welcome or self.error)
-        if self.error:
-            await self.close()
-            raise self.error
-
-    async def close(self) -> None:
-        """Disconnect abruptly, as a dying process does."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._task = None
 
     def say(self, *events: lease_service_pb2.ClientEvent) -> None:
         """Send events in one message."""
@@ -104,25 +81,16 @@ class LeaseStream:
         """Renew a lease."""
         self.say(lease_service_pb2.ClientEvent(renew=lease_service_pb2.Renew(lease_name=lease_name)))
 
-    async def __aenter__(self) -> LeaseStream:
-        await self.open()
-        return self
+    @property
+    def _is_open(self) -> bool:
+        return self.welcome is not None
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def _run(self) -> None:
-        try:
-            proof = self._proof or account_proof(self._tracker_address)
-            async with rpc.make_channel(self._tracker_address, proof) as channel:
-                async for response in lease_service_stub(channel).open_leases(self._messages()):
-                    for event in response.events:
-                        self._take(event)
-            self.error = ConnectionError("the tracker ended the stream")
-        except grpc.aio.AioRpcError as error:
-            self.error = rpc.from_rpc_error(error, TrackerUnavailable)
-        except FleetError as error:
-            self.error = error
+    async def _exchange(self) -> None:
+        proof = self._proof or account_proof(self._tracker_address)
+        async with rpc.make_channel(self._tracker_address, proof) as channel:
+            async for response in lease_service_stub(channel).open_leases(self._messages()):
+                for event in response.events:
+                    self._take(event)
 
     async def _messages(self) -> AsyncIterator[lease_service_pb2.OpenLeasesRequest]:
         yield lease_service_pb2.OpenLeasesRequest(hello=self._hello)
