@@ -14,9 +14,12 @@ import typing
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from fleet.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 T = TypeVar("T")
 
@@ -27,7 +30,7 @@ _INFINITE = "Infinity"
 def to_plain(value: object) -> object:
     """Convert dataclasses, collections, paths, times and enums to JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return to_object(value)
     if isinstance(value, enum.Enum):
         return to_plain(value.value)
     if isinstance(value, Mapping):
@@ -41,6 +44,11 @@ def to_plain(value: object) -> object:
     if isinstance(value, float) and math.isinf(value):
         return _INFINITE if value > 0 else f"-{_INFINITE}"
     return value
+
+
+def to_object(value: DataclassInstance) -> dict[str, object]:
+    """Convert a dataclass to a JSON object."""
+    return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
 
 
 def from_plain(cls: type[T], plain: object) -> T:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fleet.base.plain import from_plain, to_plain
+from fleet.base.plain import from_plain
 from fleet.errors import InvalidRequest
 from fleet.jobs.options import TuneOptions
 from fleet.library import Job, Library
@@ -36,11 +36,6 @@ class JobOrder:
     """The submitter's account in that fleet; "": unknown."""
 
     format: int = FORMAT
-
-    def to_plain(self) -> dict[str, object]:
-        """Return it as JSON values."""
-        plain = to_plain(self)
-        return plain if isinstance(plain, dict) else {}
 
 
 def order_of(job: Job) -> JobOrder:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fleet.base.network import check_address
+from fleet.base.plain import to_object
 from fleet.domain.selectors import parse_selector
 from fleet.errors import InvalidRequest
 from fleet.jobs.fleets import NOWHERE, Destination
@@ -87,7 +88,7 @@ def submit(
         account=destination.account,
     )
     job = library.queue.submit(
-        title=options.title, spec=order.to_plain(), priority=options.priority, holder=holder, owner=owner
+        title=options.title, spec=to_object(order), priority=options.priority, holder=holder, owner=owner
     )
     for path in files:  # once more: `fleet library prune` removes files that no job refers to
         library.model_files.add(source / path)

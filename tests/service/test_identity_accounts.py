@@ -12,6 +12,7 @@ import fleet.aio
 from cross.pool.build_pool import BuildPool
 from device_agents.agent import Agent, Home
 from device_agents.config import make_drivers, parse_config
+from fleet.base.plain import to_object
 from fleet.base.tasks import stopped
 from fleet.building.turns import Cores
 from fleet.client.identity_calls import IdentityCalls
@@ -173,7 +174,7 @@ async def test_an_optimizers_leases_count_for_the_submitter_if_it_may_ask_for_ot
                 fleet_id=destination.fleet_id,
                 account=destination.account,
             )
-            library.queue.submit(title="product", spec=order.to_plain())
+            library.queue.submit(title="product", spec=to_object(order))
             async with fleet.aio.connect(served.address) as client:
                 shop = Workshop(
                     library=library, pool=pool, builders=pool, artifact_dir=tmp_path, cores=Cores(), client=client

@@ -14,6 +14,7 @@ import pytest
 
 import fleet.aio
 from cross.pool.build_pool import BuildPool
+from fleet.base.plain import to_object
 from fleet.building.machine_turns import Side
 from fleet.building.turns import Cores
 from fleet.domain.jobs import OptimizerStatus
@@ -33,9 +34,8 @@ UNREADABLE = {"format": 99}
 def order(library: Library, folder: Path) -> dict[str, object]:
     """Return the order of a job that searches for a small matrix product."""
     (folder / "product.json").write_text(matmul(8).mod_json)
-    return JobOrder(
-        options=OPTIONS, files={"product.json": library.model_files.add(folder / "product.json")}
-    ).to_plain()
+    files = {"product.json": library.model_files.add(folder / "product.json")}
+    return to_object(JobOrder(options=OPTIONS, files=files))
 
 
 @asynccontextmanager
@@ -185,7 +185,7 @@ async def test_a_job_with_a_damaged_model_fails_at_once(library: Library, tmp_pa
     )
     with closing(sqlite3.connect(tmp_path / "library.sqlite", isolation_level=None)) as database:
         database.execute("UPDATE model_parts SET content = x'00'")
-    job = library.queue.submit(title="m", spec=JobOrder(options=options, files=files).to_plain())
+    job = library.queue.submit(title="m", spec=to_object(JobOrder(options=options, files=files)))
 
     async with serving(library, tmp_path, jobs=1) as optimizer:
         await eventually(lambda: library.queue.get(job.name).state is JobState.FAILED or optimizer.done())
@@ -221,7 +221,7 @@ async def test_an_order_that_names_a_file_of_the_optimizers_disk_fails(library: 
         JobOrder(options=replace(OPTIONS, model=Path("m.pt2")), files={"m.pt2": came["m.json"]}),
         JobOrder(options=replace(OPTIONS, model=Path("m.keras")), files={"m.keras": came["m.json"]}),
     ]
-    names = [library.queue.submit(title="m", spec=one.to_plain()).name for one in orders]
+    names = [library.queue.submit(title="m", spec=to_object(one)).name for one in orders]
 
     async with serving(library, tmp_path, jobs=1) as optimizer:
         await eventually(
