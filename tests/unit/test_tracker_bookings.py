@@ -116,6 +116,21 @@ def pass_time(bench: Bench, sec: float) -> list[ev.Effect]:
     return effects
 
 
+def names_of(bench: Bench, booking: BookingEntry) -> tuple[str, ...]:
+    return bench.state.bookings.entries[booking.name].entry.device_names
+
+
+def written_again(bench: Bench, folder: Path, away_sec: float = 1.0) -> None:
+    """Restart the tracker from its journal."""
+    journal = Journal(folder / "journal.sqlite")
+    journal.open(bench.now)
+    journal.write(bench.state.take_changes())
+    journal.close()
+    bench.now += away_sec
+    bench.state = TrackerState.restore(journal.open(bench.now), bench.now)
+    journal.close()
+
+
 def test_a_booking_is_kept_and_its_account_gets_the_board(bench: Bench) -> None:
     booking = book(bench, "alice", "board=pi")
 
@@ -260,6 +275,37 @@ def test_an_unused_booking_is_released_after_ten_minutes(bench: Bench) -> None:
     pass_time(bench, UNUSED_SEC + 1.0)
     assert not bench.state.bookings.entries
     assert booking.name in [name for name, entry in bench.state.changes.bookings.items() if entry is None]
+
+
+def test_the_ten_minutes_of_an_unused_booking_go_on_over_a_restart(bench: Bench, tmp_path: Path) -> None:
+    """They go on from the start of the booking for one board, from the end of a lease for the other."""
+    booking = book(bench, "alice", "board=pi", count=2, in_sec=0.0)
+    ask(bench, "alice", "a", booking=booking.name)
+    used = board_of(bench, "alice", "a")
+    pass_time(bench, UNUSED_SEC - 120.0)
+    bench.apply(ev.Release("alice", bench.state.clients["alice"].leases["a"].name))
+
+    written_again(bench, tmp_path)
+    bench.apply(ev.AgentAttached("agent", "host:1", tuple(map(board, ("pi-0", "pi-1")))))
+    pass_time(bench, 110.0)
+    assert len(names_of(bench, booking)) == 2
+    pass_time(bench, 30.0)
+    assert names_of(bench, booking) == (used,)
+    pass_time(bench, UNUSED_SEC - 200.0)
+    assert names_of(bench, booking) == (used,)
+    pass_time(bench, 100.0)
+    assert not bench.state.bookings.entries
+
+
+def test_an_unused_booking_is_released_only_after_its_clients_could_return(bench: Bench, tmp_path: Path) -> None:
+    booking = book(bench, "alice", "board=pi", in_sec=0.0)
+    written_again(bench, tmp_path, away_sec=UNUSED_SEC)
+    bench.apply(ev.AgentAttached("agent", "host:1", tuple(map(board, ("pi-0", "pi-1")))))
+
+    pass_time(bench, 20.0)
+    assert len(names_of(bench, booking)) == 1
+    pass_time(bench, 20.0)
+    assert not bench.state.bookings.entries
 
 
 def test_a_booking_goes_to_another_board_when_its_own_leaves(bench: Bench) -> None:

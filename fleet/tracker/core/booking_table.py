@@ -30,8 +30,8 @@ class Slot:
     """True if the device cannot be had now. It stays planned, in case it comes back, until another one is found."""
     lease_name: str = ""
     """Live lease of the booking on the device."""
-    unused_since_sec: float = -math.inf
-    """End of the latest lease."""
+    unused_since_sec: float = 0.0
+    """Moment of the plan, or end of the latest lease."""
 
     def overlaps(self, other: Slot) -> bool:
         """Return True if two slots cannot share a device."""
@@ -80,6 +80,11 @@ class PlannedBooking:
         """Number of missing devices, and the known names."""
         return self.missing_count, self.lost_names
 
+    def note_slots(self) -> None:
+        """Copy the slots to the entry, which the journal keeps."""
+        self.entry.device_names = tuple(slot.device_name for slot in self.slots)
+        self.entry.unused_since_sec = tuple(slot.unused_since_sec for slot in self.slots)
+
     def is_active(self, now: float) -> bool:
         """Return True between its start and its end."""
         return self.entry.starts_at_sec <= now < self.entry.ends_at_sec
@@ -127,17 +132,18 @@ class BookingTable:
             if not own:
                 del self.by_device[slot.device_name]
         slot.device_name, slot.planned_at_sec, slot.is_lost = device_name, now, False
+        slot.unused_since_sec = now
         if device_name:
             own = self.by_device.setdefault(device_name, [])
             own.append(slot)
             own.sort(key=_start)
-        slot.booking.entry.device_names = tuple(each.device_name for each in slot.booking.slots)
+        slot.booking.note_slots()
 
     def release(self, slot: Slot) -> None:
         """Remove a slot from its booking."""
         self.plan(slot, "", 0.0)
         slot.booking.slots.remove(slot)
-        slot.booking.entry.device_names = tuple(each.device_name for each in slot.booking.slots)
+        slot.booking.note_slots()
 
     def limit_sec(self, device_name: str) -> float:
         """Return the start of the next or current booking of a device; infinite without one [s since 1970]."""
@@ -168,10 +174,14 @@ class BookingTable:
         if (slot := self._slot_of(lease)) is not None:
             slot.lease_name = lease.name
 
-    def note_end(self, lease: LeaseEntry, now: float) -> None:
-        """Note that a device of a booking is unused again."""
-        if (slot := self._slot_of(lease)) is not None and slot.lease_name == lease.name:
-            slot.lease_name, slot.unused_since_sec = "", now
+    def note_end(self, lease: LeaseEntry, now: float) -> BookingEntry | None:
+        """Note that a device of a booking is unused again; return the changed booking."""
+        slot = self._slot_of(lease)
+        if slot is None or slot.lease_name != lease.name:
+            return None
+        slot.lease_name, slot.unused_since_sec = "", now
+        slot.booking.note_slots()
+        return slot.booking.entry
 
     def _slot_of(self, lease: LeaseEntry) -> Slot | None:
         if not lease.terms.booking:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fleet.domain.bookings import (
     NOTICE_SEC,
@@ -82,15 +82,17 @@ def begin(tables: Tables, request: RequestEntry) -> None:
 def restore(tables: Tables, entries: Iterable[BookingEntry]) -> None:
     """Restore the bookings of the journal, on the devices that were planned, as far as they are known."""
     for entry in sorted(entries, key=lambda each: (each.booked_at_sec, each.name)):
-        names = entry.device_names
+        names, since_sec = entry.device_names, _restored_since_sec(entry, tables.now_sec)
         booking = tables.bookings.add(entry)
         tables.bookings.last_number = max(tables.bookings.last_number, number_of(entry.name))
-        for slot, name in zip(booking.slots, names, strict=True):
+        for slot, name, unused_since_sec in zip(booking.slots, names, since_sec, strict=True):
             others = tables.bookings.by_device.get(name, ())
             is_free = name in tables.devices and not any(slot.overlaps(other) for other in others)
             tables.bookings.plan(slot, name if is_free else "", tables.now_sec)
+            slot.unused_since_sec = unused_since_sec
             if is_free:
                 booked.update_hold(tables, name)
+        booking.note_slots()
         if entry.device_names != names:
             tables.changes.bookings[entry.name] = entry
         _set_moment(tables, booking)
@@ -99,6 +101,14 @@ def restore(tables: Tables, entries: Iterable[BookingEntry]) -> None:
         tables.bookings.note_grant(lease)
     for booking in tables.bookings.entries.values():
         _note_lost(tables, booking)
+
+
+def _restored_since_sec(entry: BookingEntry, now: float) -> Sequence[float]:
+    """Return the moment from which each device counts as unused. Its clients have time to come back first."""
+    if len(entry.unused_since_sec) != len(entry.device_names):  # the journal is of an older tracker
+        return [now] * len(entry.device_names)
+    least_sec = now - UNUSED_SEC + _AWAY_SEC
+    return [min(max(sec, least_sec), now) for sec in entry.unused_since_sec]
 
 
 def advance(tables: Tables) -> None:
@@ -209,7 +219,7 @@ def _is_kept(tables: Tables, booking: PlannedBooking, slot: Slot) -> bool:
 
 
 def _is_unused(booking: PlannedBooking, slot: Slot, now: float) -> bool:
-    since_sec = max(booking.entry.starts_at_sec, slot.unused_since_sec, slot.planned_at_sec)
+    since_sec = max(booking.entry.starts_at_sec, slot.unused_since_sec)
     return not booking.requests and now - since_sec >= UNUSED_SEC
 
 

@@ -176,7 +176,8 @@ def end(tables: Tables, lease: LeaseEntry, how: LeaseEnd, message: str, *, is_to
         tables.gave_way[lease.name] = lease.client_id, lease.asked_at_sec
         if len(tables.gave_way) > tables.limits.remembered_ends:
             tables.gave_way.popitem(last=False)
-    tables.bookings.note_end(lease, tables.now_sec)
+    if (booking := tables.bookings.note_end(lease, tables.now_sec)) is not None:
+        tables.changes.bookings[booking.name] = booking
     _settle(tables, lease)
     tables.timers.cancel(("lease", lease.name))
     del client.leases[lease.request_id]

@@ -286,6 +286,8 @@ class BookingEntry:
     """Chosen by the caller, so that a repeated call books nothing more."""
     device_names: tuple[str, ...] = ()
     """Planned devices, one for each that is booked; "" where none can be had."""
+    unused_since_sec: tuple[float, ...] = ()
+    """Moment from which each of them counts as unused; empty in journals of older trackers."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -265,6 +265,9 @@ def _booking(name: str, content: str) -> BookingEntry:
     names = found["device_names"]
     if not isinstance(names, list):
         raise TypeError("a booking has a list of devices")
+    unused_since_sec = tuple(map(float, found.get("unused_since_sec", ())))
+    if not all(map(math.isfinite, unused_since_sec)):
+        raise ValueError("a booking has devices that are unused since no moment")
     return BookingEntry(
         name=name,
         selector=str(found["selector"]),
@@ -276,6 +279,7 @@ def _booking(name: str, content: str) -> BookingEntry:
         key_id=str(found["key_id"]),
         request_id=str(found["request_id"]),
         device_names=tuple(map(str, names)),
+        unused_since_sec=unused_since_sec,
     )
 
 

@@ -147,6 +147,7 @@ def _changes() -> Changes:
         key_id="k",
         request_id="r",
         device_names=("devices/1", ""),
+        unused_since_sec=(110.0, 1.0),
     )
     return Changes(
         devices={device.name: device},
