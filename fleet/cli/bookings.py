@@ -72,15 +72,15 @@ def cancel(
 def booking_line(booking: Booking) -> str:
     """Return a booking in one line: "t3wtc0, board=rpi4, 14:00 to 16:00, planned on pi4-01"."""
     planned = ", ".join(map(formatting.short_name, booking.device_names)) or "no device"
-    return f"{booking_id(booking.name)}, {booking.selector}, {_time_text(booking)}, planned on {planned}"
+    return f"{booking_id(booking.name)}, {booking.wanted}, {_time_text(booking)}, planned on {planned}"
 
 
 def _table(found: Sequence[Booking]) -> Table:
-    table, now_sec = text_table("booking", "wants", "time", "by", "devices", "state", whole="booking"), time.time()
+    table, now_sec = text_table("booking", "wants", "time", "by", "devices", "state", whole=["booking"]), time.time()
     for booking in found:
         table.add_row(
             Text(booking_id(booking.name)),
-            Text(booking.selector),
+            Text(booking.wanted),
             _time_text(booking),
             Text(booking.booked_by),
             Text(booked_devices(booking)),

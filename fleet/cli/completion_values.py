@@ -62,7 +62,7 @@ def bookings(ctx: typer.Context, incomplete: str) -> Offers:
     """Offer the bookings."""
 
     async def found(calls: TrackerCalls) -> Offers:
-        return [(_short(one.name), f"{one.selector}, {one.booked_by}") for one in await calls.bookings()]
+        return [(_short(one.name), f"{one.wanted}, {one.booked_by}") for one in await calls.bookings()]
 
     return _beginning(incomplete, _of_tracker(ctx, found))
 

@@ -50,7 +50,7 @@ def show(
             {"file": str(path), "is_there": path.exists(), "settings": [asdict(setting) for setting in found]}
         )
         return
-    table = text_table("setting", "value", "from", whole="setting")
+    table = text_table("setting", "value", "from", whole=["setting"])
     for setting in found:
         source = f"{setting.source}, {setting.where}" if setting.where else str(setting.source)
         table.add_row(setting.key, Text(setting.value), Text(source))

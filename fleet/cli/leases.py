@@ -90,12 +90,15 @@ def logs(
 
 def _table(snapshot: Snapshot) -> Table:
     now_sec = snapshot.taken_at_sec
-    table = text_table("lease", "device", "holder", "held", "renew within", "ends", "purpose")
+    table = text_table(
+        "lease", "device", "holder", "class", "held", "renew within", "ends", "purpose", whole=["lease", "class"]
+    )
     for lease in snapshot.leases:
         table.add_row(
             formatting.short_name(lease.name),
             formatting.short_name(lease.device_name),
             Text(lease.held_by),
+            lease.lease_class or "-",
             age_text(lease.granted_at_sec, now_sec),
             elapsed_text(lease.expires_at_sec - now_sec),
             f"in {elapsed_text(lease.ends_at_sec - now_sec)}",

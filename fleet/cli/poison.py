@@ -50,7 +50,7 @@ def list_poison(
     if not found:
         console.print("no program is refused")
         return
-    table = text_table("program", "device", "reported by", "found", "forgotten in", whole="program")
+    table = text_table("program", "device", "reported by", "found", "forgotten in", whole=["program"])
     for each in found:
         table.add_row(
             _short(each.digest),

@@ -133,7 +133,7 @@ def _whole(beginning: str, known: list[str]) -> str:
 
 def _table(snapshot: Snapshot) -> Table:
     table = text_table(
-        "request", "holder", "wants", "class", "priority", "waits", "because", "purpose", whole="request"
+        "request", "holder", "wants", "class", "priority", "waits", "because", "purpose", whole=["request"]
     )
     for each in snapshot.requests:
         table.add_row(

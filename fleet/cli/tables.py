@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
@@ -64,11 +64,11 @@ def make_table(*columns: str, left: frozenset[str] = frozenset()) -> Table:
     return table
 
 
-def text_table(*columns: str, whole: str = "") -> Table:
-    """Return an empty table of texts, which wrap if space is short, but in the column `whole`."""
+def text_table(*columns: str, whole: Collection[str] = ()) -> Table:
+    """Return an empty table of texts, which wrap if space is short, but in the columns `whole`."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in columns:
-        table.add_column(name, overflow="fold", no_wrap=name == whole)
+        table.add_column(name, overflow="fold", no_wrap=name in whole)
     return table
 
 

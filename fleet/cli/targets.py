@@ -71,7 +71,7 @@ def short_target(board: Board) -> str:
 
 
 def _table(boards: list[Board]) -> Table:
-    table = text_table("name", "title", "kind", "arch", "target", whole="name")
+    table = text_table("name", "title", "kind", "arch", "target", whole=["name"])
     for board in boards:
         table.add_row(Text(board.name), Text(board.title), board.kind, board.arch or "any", Text(short_target(board)))
     return table

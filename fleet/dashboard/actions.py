@@ -74,7 +74,7 @@ def action_for_booking(booking: Booking) -> CancelBooking:
     return CancelBooking(
         booking_name=booking.name,
         question=f"Cancel the booking {booking_id(booking.name)} of {booking.booked_by or 'somebody'} for "
-        f"{booking.selector}? Leases on its devices go on.",
+        f"{booking.wanted}? Leases on its devices go on.",
     )
 
 

@@ -248,8 +248,8 @@ BOOKING_COLUMNS: Sequence[Column[Booking]] = (
     Column(title="by", cell=lambda booking, _: booking.booked_by, key=lambda booking: _text(booking.booked_by)),
     Column(
         title="wants",
-        cell=lambda booking, _: booking.selector,
-        key=lambda booking: _text(booking.selector),
+        cell=lambda booking, _: booking.wanted,
+        key=lambda booking: _text(booking.wanted),
         from_width=100,
     ),
     Column(

@@ -91,7 +91,7 @@ def booking_details(booking: Booking, now_sec: float) -> Table:
         {
             "booking": booking_id(booking.name),
             "holder": booking.booked_by or "-",
-            "wants": f"{booking.device_count} of {booking.selector}",
+            "wants": f"{booking.device_count} of {booking.wanted}",
             "time": _time_text(booking, now_sec),
             "state": booking_state(booking, now_sec).plain,
             "devices": booked_devices(booking),

@@ -24,7 +24,7 @@ def render_explanation(found: Explanation, *, has_request: bool) -> RenderableTy
     request = found.request
     facts = {
         "request": f"{request.request_id} of {request.asked_by}",
-        "wants": request.terms.selector,
+        "wants": request.terms.wanted,
         "class": request.terms.lease_class.value,
         "place": "next" if request.position == 0 else f"{request.position} are served before it",
         "starts": forecast_text(request.forecast, found.at_sec, request.wait),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fleet.base.local_time import clock_text, moment_text
 from fleet.base.text import sanitize
 from fleet.domain.accounts import account_text
+from fleet.domain.selectors import selector_text
 from fleet.errors import InvalidRequest
 
 LONGEST_AHEAD_SEC = 30 * 86_400.0
@@ -45,6 +46,11 @@ class Booking:
     """Number of its devices that are leased to its account."""
     missing_device_names: tuple[str, ...] = ()
     """Planned devices that cannot be had now. Missing ones that are gone for good have no name."""
+
+    @property
+    def wanted(self) -> str:
+        """The selector as users write it."""
+        return selector_text(self.selector)
 
     @property
     def missing_count(self) -> int:

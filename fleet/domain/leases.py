@@ -14,7 +14,7 @@ from fleet.domain.bookings import booking_name
 from fleet.domain.devices import holder_text
 from fleet.domain.health import HealthState
 from fleet.domain.lease_class import LeaseClass as LeaseClass
-from fleet.domain.selectors import Selector, parse_selector
+from fleet.domain.selectors import Selector, parse_selector, selector_text
 from fleet.domain.waits import Forecast, Wait
 from fleet.errors import InvalidRequest
 
@@ -53,6 +53,9 @@ class Lease:
 
     account: str = ""
     """Account that it is charged to; empty if it is the holder's own key."""
+
+    lease_class: LeaseClass | None = None
+    """None: an older tracker did not tell."""
 
     def __repr__(self) -> str:
         holder = f", held by {sanitize(self.held_by)}" if self.holder else ""
@@ -130,8 +133,8 @@ class LeaseTerms:
 
     @property
     def wanted(self) -> str:
-        """The selectors, for people."""
-        return " and ".join(self.selectors)
+        """The selectors as users write them."""
+        return " and ".join(map(selector_text, self.selectors))
 
     def within(self, selector: Selector) -> LeaseTerms:
         """Return the same terms with a selector that also requires another one."""

@@ -181,6 +181,15 @@ class Selector:
         return ",".join(map(str, self.conditions)) or "*"
 
 
+def selector_text(text: str) -> str:
+    """Return a canonical selector as users write it; any other text, such as a newer tracker's selector, unchanged."""
+    try:
+        selector = parse_selector(text)
+    except InvalidRequest:
+        return text
+    return selector.text if str(selector) == text else text
+
+
 def is_nameable(value: str) -> bool:
     """Tell whether a selector can match a label of this value exactly."""
     return _NAMEABLE.fullmatch(value) is not None

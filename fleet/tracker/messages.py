@@ -60,6 +60,7 @@ def lease_of(entry: LeaseEntry) -> Lease:
         purpose=entry.terms.purpose,
         holder_note=entry.note,
         account=_shown_account(entry),
+        lease_class=entry.terms.lease_class,
     )
 
 

@@ -58,7 +58,7 @@ LEASE_CLASS_NORMAL: LeaseClass
 LEASE_CLASS_BATCH: LeaseClass
 
 class Lease(_message.Message):
-    __slots__ = ("name", "device_name", "epoch", "holder", "granted_at", "expires_at", "ends_at", "purpose", "holder_note", "account")
+    __slots__ = ("name", "device_name", "epoch", "holder", "granted_at", "expires_at", "ends_at", "purpose", "holder_note", "account", "lease_class")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class Lease(_message.Message):
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     HOLDER_NOTE_FIELD_NUMBER: _ClassVar[int]
     ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_CLASS_FIELD_NUMBER: _ClassVar[int]
     name: str
     device_name: str
     epoch: int
@@ -79,7 +80,8 @@ class Lease(_message.Message):
     purpose: str
     holder_note: str
     account: str
-    def __init__(self, name: _Optional[str] = ..., device_name: _Optional[str] = ..., epoch: _Optional[int] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., purpose: _Optional[str] = ..., holder_note: _Optional[str] = ..., account: _Optional[str] = ...) -> None: ...
+    lease_class: LeaseClass
+    def __init__(self, name: _Optional[str] = ..., device_name: _Optional[str] = ..., epoch: _Optional[int] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ends_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., purpose: _Optional[str] = ..., holder_note: _Optional[str] = ..., account: _Optional[str] = ..., lease_class: _Optional[_Union[LeaseClass, str]] = ...) -> None: ...
 
 class LeaseClaims(_message.Message):
     __slots__ = ("lease_name", "device_name", "epoch", "holder", "issued_at", "expires_at", "nonce", "holder_key_id")

@@ -20,6 +20,11 @@ def class_from_proto(value: int) -> LeaseClass:
     return _BY_NUMBER.get(value, LeaseClass.NORMAL)
 
 
+def known_class(value: int) -> LeaseClass | None:
+    """Read a class; None for one that is unset, or known only to newer versions."""
+    return _BY_NUMBER.get(value)
+
+
 def is_known_class(value: int) -> bool:
     """Return True for the number of a class, and for none."""
     return value in _BY_NUMBER or value == lease_pb2.LEASE_CLASS_UNSPECIFIED

@@ -10,7 +10,7 @@ from fleet.domain.shares import Reload
 from fleet.domain.waits import wait_text
 from fleet.v1 import lease_pb2, lease_service_pb2
 from fleet.wire.health import HEALTH_STATES, state_from_proto
-from fleet.wire.lease_classes import LEASE_CLASSES, class_from_proto
+from fleet.wire.lease_classes import LEASE_CLASSES, class_from_proto, known_class
 from fleet.wire.times import duration, duration_sec, optional_duration, timestamp, timestamp_sec
 from fleet.wire.waits import forecast_from_proto, forecast_to_proto, wait_from_proto, wait_to_proto
 
@@ -37,6 +37,7 @@ def lease_to_proto(lease: Lease) -> lease_pb2.Lease:
         purpose=lease.purpose,
         holder_note=lease.holder_note,
         account=lease.account,
+        lease_class=LEASE_CLASSES[lease.lease_class] if lease.lease_class else None,
     )
 
 
@@ -52,6 +53,7 @@ def lease_from_proto(message: lease_pb2.Lease) -> Lease:
         purpose=message.purpose,
         holder_note=message.holder_note,
         account=message.account,
+        lease_class=known_class(message.lease_class),
     )
 
 

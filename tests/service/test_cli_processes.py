@@ -239,9 +239,11 @@ async def test_status_devices_and_leases_print_tables_and_json(local: LocalFleet
     async with client.acquire("simulated", purpose="a test") as device:
         code, stdout, _ = await finished(await start(local, "leases", "--json"))
         assert code == 0
-        assert [(lease["name"], lease["purpose"]) for lease in json.loads(stdout)["leases"]] == [
-            (device.lease.name, "a test")
-        ]
+        (lease,) = json.loads(stdout)["leases"]
+        found = lease["name"], lease["purpose"], lease["lease_class"]
+        assert found == (device.lease.name, "a test", "normal")
+        code, stdout, _ = await finished(await start(local, "leases"))
+        assert (code, "normal" in stdout) == (0, True)
         code, stdout, _ = await finished(await start(local, "status", "--once"))
         assert code == 0
         assert "sim" in stdout

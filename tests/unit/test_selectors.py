@@ -17,7 +17,7 @@ from fleet.domain.devices import DeviceStatus, Inventory
 from fleet.domain.inventory_labels import automatic_labels
 from fleet.domain.narrowing import ClauseCount, narrow, narrowing_text
 from fleet.domain.quantities import read_quantity, size_text
-from fleet.domain.selectors import check_comparable, device_labels, labels_of, parse_selector
+from fleet.domain.selectors import check_comparable, device_labels, labels_of, parse_selector, selector_text
 from fleet.errors import InvalidRequest
 
 PI = device_labels(
@@ -166,6 +166,19 @@ def test_order_and_repeats_do_not_count(parts: list[str]) -> None:
 def test_equal_selectors_have_one_canonical_text(canonical: str, texts: list[str]) -> None:
     """Units, zeros, order and repeats are normalized."""
     assert {str(parse_selector(text)) for text in [canonical, *texts]} == {canonical}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("arch==aarch64|armv7l,kind=cpu", "arch=aarch64|armv7l,kind=cpu"),
+        ("cpu, mem>=2GiB", "cpu, mem>=2GiB"),
+        ("board~rpi4", "board~rpi4"),
+    ],
+)
+def test_a_selector_is_shown_as_users_write_it(text: str, shown: str) -> None:
+    """Canonical alternatives lose their second "="; a text that is not canonical, or no selector, stays."""
+    assert selector_text(text) == shown
 
 
 def test_numbers_and_versions_of_the_same_digits_differ() -> None:

@@ -103,6 +103,12 @@ def test_the_text_says_the_gain_from_each_clause() -> None:
     assert ": now" not in used_up
 
 
+def test_the_selector_is_shown_as_users_write_it() -> None:
+    found = explanation(None)
+    terms = LeaseTerms(selector="board==pi|rock", also=("os=linux",))
+    assert "board=pi|rock and os=linux" in _text(replace(found, request=replace(found.request, terms=terms)))
+
+
 def test_the_clauses_of_a_booking_cannot_be_left_out() -> None:
     """The booking serves its requests whatever other devices are free."""
     found = explanation(None)

@@ -56,7 +56,13 @@ devices = st.builds(
     granted_at_sec=st.none() | moments,
 )
 leases = st.builds(
-    Lease, name=st.text(), device_name=st.text(), epoch=counts, granted_at_sec=moments, expires_at_sec=moments
+    Lease,
+    name=st.text(),
+    device_name=st.text(),
+    epoch=counts,
+    granted_at_sec=moments,
+    expires_at_sec=moments,
+    lease_class=st.none() | st.sampled_from(LeaseClass),
 )
 terms = st.builds(LeaseTerms, selector=st.text(), priority=st.integers(-100, 100))
 requests = st.builds(PendingRequest, request_id=st.text(), terms=terms, asked_at_sec=moments)
