@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 
@@ -137,7 +138,8 @@ def device_to_proto(device: DeviceEntry, telemetry: device_pb2.Telemetry | None 
         agent_key_id=device.agent_key_id,
         health_mark=mark_to_proto(device.mark),
     )
-    message.inventory.MergeFromString(device.description)
+    with contextlib.suppress(DecodeError):  # one odd device of an older journal must not hide all others
+        message.inventory.MergeFromString(device.description)
     if device.attached_at_sec:
         message.attached_at.CopyFrom(timestamp(device.attached_at_sec))
     if device.lease:

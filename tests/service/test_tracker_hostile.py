@@ -126,14 +126,14 @@ async def test_an_error_too_long_for_a_header_still_arrives() -> None:
 
 
 async def test_an_unencodable_answer_fails_only_its_own_client(caplog: pytest.LogCaptureFixture) -> None:
-    """Of two grants of one turn, only the one with an invalid device fails."""
+    """Of two grants of one turn, only the one with an invalid address fails."""
     async with (
         serve_tracker() as served,
         SimulatedAgent(served.address, ["devices/a"], agent_id="of a"),
         SimulatedAgent(served.address, ["devices/b"], agent_id="of b"),
         LeaseStream(served.address, "c") as stream,
     ):
-        served.tracker.state.devices["devices/a"].description = b"\xff\xff\xff"
+        served.tracker.state.devices["devices/a"].address = "\udcff"
         asked = [
             lease_service_pb2.ClientEvent(acquire=lease_pb2.Acquire(request_id=name, selector=f"name={name}"))
             for name in ("a", "b")

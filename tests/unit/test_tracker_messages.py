@@ -13,7 +13,7 @@ from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import LeaseEnd
 from fleet.tracker.core.standing import Standing
 from fleet.tracker.core.state import TrackerState
-from fleet.tracker.messages import LEASE_ENDS, client_event, device_state, effect_to_proto, wait_of
+from fleet.tracker.messages import LEASE_ENDS, client_event, device_state, device_to_proto, effect_to_proto, wait_of
 from fleet.v1 import device_pb2, lease_pb2, lease_service_pb2
 from fleet.wire.times import duration, timestamp
 from fleet.wire.tokens import verify_token
@@ -99,6 +99,14 @@ def test_a_waiting_request_has_a_reason() -> None:
         (WaitReason.NO_DEVICE, "no device matches any more: kind=cpu: none"),
         (WaitReason.JOURNAL_FAILED, "no space in /x"),
     ]
+
+
+def test_a_device_with_an_unreadable_inventory_is_shown_without_it() -> None:
+    """One row of an older journal does not hide all other devices."""
+    device = make_state().devices["devices/a"]
+    device.description = bytes(range(64))
+    shown = device_to_proto(device)
+    assert (shown.name, shown.address, shown.inventory.kind) == ("devices/a", "host:1", "")
 
 
 def test_devices_of_an_absent_agent_are_offline() -> None:
