@@ -50,10 +50,11 @@ def list_(
         options.print_json({"requests": shown, "request_count": snapshot.request_count})
         return
     console = make_console(is_wide=False)
-    console.print(_table(snapshot) if snapshot.requests else "nobody waits")
     hidden = snapshot.request_count - len(snapshot.requests)
+    if snapshot.requests or hidden <= 0:
+        console.print(_table(snapshot) if snapshot.requests else "nobody waits")
     if hidden > 0:
-        console.print(f"and {hidden} more")
+        console.print(f"and {hidden} more" if snapshot.requests else f"{hidden} wait for their clients to come back")
 
 
 @app.command()
