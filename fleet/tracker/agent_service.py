@@ -37,6 +37,10 @@ _PORTION = 8
 """Number of an agent's devices registered at once: each may go to a waiting request, with a token to sign."""
 _PORTION_OF_REPORTS = 32
 _HEARTBEAT_SEC = 5.0
+_GATHER_SEC = 0.005
+"""Pause after each message to an agent. Fences of a busy agent gather meanwhile; the first after a pause is sent at
+once.
+"""
 _SILENCE_SEC = 30.0
 """An agent that is silent for this long (six heartbeats) counts as gone: its host may be frozen."""
 _MAX_AGENT_ID_CHARS = 128
@@ -101,6 +105,7 @@ class AgentServicer(Observer):
             yield self._message(await outbox.take(_MESSAGE_FENCES, 0) or [], feed, public_key=self._public_key)
             while (items := await outbox.take(_MESSAGE_FENCES, _HEARTBEAT_SEC)) is not None:
                 yield self._message(items, feed)
+                await asyncio.sleep(_GATHER_SEC)
         finally:
             if reader:
                 reader.cancel()

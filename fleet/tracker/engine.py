@@ -193,8 +193,6 @@ class Engine:
     def _set_timer(self, now: float) -> None:
         """Schedule the next turn."""
         loop = asyncio.get_running_loop()
-        if self._timer:
-            self._timer.cancel()
         if self._pending:
             if not self._is_scheduled:
                 self._is_scheduled = True
@@ -205,4 +203,13 @@ class Engine:
         wait_sec = max(wait_sec, self._listens_until_sec - loop.time(), 0.001)
         if self._state.journal_trouble:
             wait_sec = min(wait_sec, _RETRY_SEC)
-        self._timer = loop.call_later(wait_sec, self._turn)
+        at_sec = loop.time() + wait_sec
+        if self._timer and self._timer.when() <= at_sec:
+            return  # an early turn does no harm, and a new timer for each turn takes time
+        if self._timer:
+            self._timer.cancel()
+        self._timer = loop.call_at(at_sec, self._take_timed_turn)
+
+    def _take_timed_turn(self) -> None:
+        self._timer = None
+        self._turn()

@@ -338,7 +338,8 @@ class LeaseServicer(Observer):
             if outbox.is_closed:
                 return  # a newer stream replaced this one: ignore its later messages
             if count % _TURN_EVENTS == 0:
-                await asyncio.sleep(0)
+                if count:
+                    await asyncio.sleep(0)
                 await outbox.wait_drained()
             if event.HasField("job"):
                 if event.job.ByteSize() <= _MAX_JOB_BYTES:

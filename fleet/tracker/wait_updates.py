@@ -19,8 +19,8 @@ from fleet.tracker.messages import ClientOutbox, queued_event
 from fleet.tracker.pace import Pace, portions
 
 _LEAST_PAUSE_SEC = 1.0
-_PAUSE_RATIO = 20.0
-"""The pause after a round, in times of its work: updates take 5 % of a processor at most."""
+_PAUSE_RATIO = 50.0
+"""The pause after a round, in times of its work: updates take 2 % of a processor at most."""
 _FORECAST_SEC = 30.0
 """A forecast is sent again when it has changed by about this much."""
 _MOST_REQUESTS = 64
