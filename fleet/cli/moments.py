@@ -11,10 +11,10 @@ _DATES = ("%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M")
 
 
 def parse_moment(text: str, now_sec: float, zone: tzinfo | None = None) -> float:
-    """Return the next moment that a text names [s since 1970]: "14:00", "2026-11-30 14:00" or "2h" from now.
+    """Return the next or present moment that a text names [s since 1970]: "14:00", "2026-11-30 14:00" or "2h" from now.
 
     Args:
-        text: a time of day is today's, or tomorrow's if it has passed.
+        text: a time of day is today's, or tomorrow's if its minute has passed.
         now_sec: the current time [s since 1970].
         zone: the reader's time zone; None: the machine's.
 
@@ -27,7 +27,8 @@ def parse_moment(text: str, now_sec: float, zone: tzinfo | None = None) -> float
     now = datetime.fromtimestamp(now_sec, zone).replace(tzinfo=None)
     if (time_of_day := _read(text, "%H:%M")) is not None:
         found = datetime.combine(now.date(), time_of_day.time())
-        return _seconds(found if found > now else found + timedelta(days=1), zone)
+        has_passed = found < now.replace(second=0, microsecond=0)
+        return _seconds(found + timedelta(days=1) if has_passed else found, zone)
     for form in _DATES:
         if (found_date := _read(text, form)) is not None:
             return _seconds(found_date, zone)

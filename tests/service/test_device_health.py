@@ -151,6 +151,7 @@ def test_a_moment_is_a_time_of_day_a_date_or_a_duration() -> None:
 
     assert parse_moment("14:00", noon, UTC) == noon + 2 * 3600
     assert parse_moment("11:00", noon, UTC) == noon + 23 * 3600
+    assert parse_moment("12:00", noon + 59.9, UTC) == noon
     assert parse_moment("2026-11-27 12:00", noon, UTC) == noon + 2 * 86400
     assert parse_moment("90m", noon, UTC) == noon + 5400
     for text in ("", "25:00", "tomorrow", "2026-13-01 10:00", "-2h"):
