@@ -34,6 +34,7 @@ async def carry(worker: WorkerHandle, contents: AsyncIterator[bytes]) -> AsyncGe
     finally:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
+        writer.close()
 
 
 async def _send(contents: AsyncIterator[bytes], writer: asyncio.StreamWriter) -> None:

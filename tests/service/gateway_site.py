@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -43,6 +44,7 @@ async def serve_site(
     entries = [{**_DEVICE, "name": f"here-{number}"} for number in range(devices)]
     config = parse_config({"devices": entries})
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(closing_connections())
         tracker = await stack.enter_async_context(serve_tracker())
         home = Home(tracker=tracker.address, state_dir=tmp_path / "agent")
         agent = await stack.enter_async_context(Agent(config, make_drivers(config), home))
@@ -57,6 +59,29 @@ async def serve_site(
         yield Site(tracker=tracker, agent=agent, client=client, port=int(address.rpartition(":")[2]))
 
 
+_writers: list[asyncio.StreamWriter] = []
+
+
+async def connect(port: int, source: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect from an address of this machine. `closing_connections` closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+    _writers.append(writer)
+    return reader, writer
+
+
+@asynccontextmanager
+async def closing_connections() -> AsyncIterator[None]:
+    """Close all connections of `connect` after the block."""
+    try:
+        yield
+    finally:
+        while _writers:
+            writer = _writers.pop()
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
 class TrackerPeer:
     """A connection as a stock client opens it."""
 
@@ -66,7 +91,7 @@ class TrackerPeer:
     @classmethod
     async def open(cls, port: int) -> TrackerPeer:
         """Connect, and exchange magic numbers."""
-        peer = cls(*await asyncio.open_connection("127.0.0.1", port))
+        peer = cls(*await connect(port))
         peer.writer.write(frames.INT.pack(frames.TRACKER_MAGIC))
         assert await peer.reader.readexactly(4) == frames.INT.pack(frames.TRACKER_MAGIC)
         return peer
@@ -87,7 +112,7 @@ async def greeted(
     port: int, match_key: str, *, source: str = "127.0.0.1"
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Begin a session as a stock client does, from an address of this machine."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+    reader, writer = await connect(port, source)
     name = f"client:{match_key}".encode()
     writer.write(frames.INT.pack(SESSION_MAGIC) + frames.INT.pack(len(name)) + name)
     return reader, writer

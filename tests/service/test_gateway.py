@@ -21,7 +21,7 @@ from fleet.gateway.server import Gateway
 from fleet.testing import eventually
 from fleet.tracker.core.queries import Queries
 from fleet.wire import tvm_frames as frames
-from tests.service.gateway_site import VERSION, Site, TrackerPeer, greeted, serve_site
+from tests.service.gateway_site import VERSION, Site, TrackerPeer, connect, greeted, serve_site
 
 pytestmark = pytest.mark.slow
 REQUEST = [4, "board", "me", 0]
@@ -118,13 +118,11 @@ async def test_a_server_that_registers_is_refused(tmp_path: Path) -> None:
 async def test_silent_connections_shut_nobody_out(tmp_path: Path) -> None:
     """The oldest of them make room."""
     async with serve_site(tmp_path) as site:
-        silent = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(600)]
+        silent = [await connect(site.port) for _ in range(600)]
         peer = await TrackerPeer.open(site.port)
 
         assert await peer.ask([1]) == b"0"
         assert await silent[0][0].read() == b""
-        for _, writer in silent:
-            writer.close()
 
 
 async def test_a_client_that_vanishes_leaves_the_queue(tmp_path: Path) -> None:
@@ -208,7 +206,7 @@ async def test_the_summary_names_aliases_and_kinds(tmp_path: Path) -> None:
 )
 async def test_peers_of_other_protocols_are_closed(content: bytes, tmp_path: Path) -> None:
     async with serve_site(tmp_path) as site:
-        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        reader, writer = await connect(site.port)
         writer.write(content)
 
         assert len(await asyncio.wait_for(reader.read(), 10)) <= 4
