@@ -196,6 +196,9 @@ class Driver(ABC):
         self.changed: Callable[[], None] = lambda: None
         """Called by the driver when its inventory has changed; set by the agent, which then tells the tracker."""
 
+        self.noticed: Callable[[], None] = lambda: None
+        """Called by the driver when its health may have changed, so that the agent probes it at once."""
+
         self.place = f"devices/{device_id}"
         """Place of its entry in agent.yaml, for errors in settings that only `open` can find."""
 

@@ -9,6 +9,7 @@ tracker's time may be long ago.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,9 @@ _SILENCE_SEC = 16.0
 
 _SAY_AGAIN_SEC = 60.0
 """Interval of repeated messages about a required action."""
+
+_SHORTEST_PAUSE_SEC = 0.05
+"""Between two checks of the devices' health, however often drivers call for one."""
 
 _FIRST_RETRY_SEC = 0.2
 _LAST_RETRY_SEC = 5.0
@@ -110,6 +114,12 @@ class TrackerLink:
         self._open_stream = open_stream
         self._renewed = asyncio.Event()
         self._renewals = 0
+        self._due = asyncio.Event()
+        """Set when a device's health may have changed."""
+
+    def check_now(self) -> None:
+        """Check the devices' health without waiting for the next turn."""
+        self._due.set()
 
     def attach_anew(self) -> None:
         """Report the devices to the tracker again, because one was added or turned out to be another."""
@@ -256,8 +266,7 @@ class TrackerLink:
         known = await self._urgent()
         waited_sec = 0.0
         while True:
-            await asyncio.sleep(self._timing.health_sec)
-            waited_sec += self._timing.health_sec
+            waited_sec += await self._pause()
             now = await self._urgent()
             if now != known or waited_sec >= self._timing.heartbeat_sec:
                 known, waited_sec = now, 0.0
@@ -265,6 +274,16 @@ class TrackerLink:
                 if renewals != self._renewals:
                     return
                 await call.write(pb.AttachRequest(reports=reports, found_poison=self._found_poison()))
+
+    async def _pause(self) -> float:
+        """Wait until the next check is due; return the time of the wait [s]."""
+        began_sec = _now_sec()
+        await asyncio.sleep(min(_SHORTEST_PAUSE_SEC, self._timing.health_sec))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(began_sec + self._timing.health_sec):
+                await self._due.wait()
+        self._due.clear()
+        return _now_sec() - began_sec
 
     async def _reports(self) -> list[pb.DeviceReport]:
         # All at once: several hanging devices delay the report no longer than one.

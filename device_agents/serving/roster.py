@@ -157,7 +157,7 @@ class Roster:
 
     async def _opened(self, driver: Driver) -> Driver:
         """Open a device; return a MissingDevice in its place if that fails."""
-        driver.changed = self._attach_anew
+        driver.changed, driver.noticed = self._attach_anew, self._check_now
         try:
             await driver.open(self._pool)
         except FleetError as error:
@@ -221,3 +221,8 @@ class Roster:
         link = self._link()
         if link is not None:
             link.attach_anew()
+
+    def _check_now(self) -> None:
+        link = self._link()
+        if link is not None:
+            link.check_now()

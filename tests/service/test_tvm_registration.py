@@ -136,6 +136,45 @@ async def test_servers_that_are_not_listed_wait(finder: ServerFinder, caplog: py
     ]
 
 
+async def test_settings_may_be_for_all_other_keys() -> None:
+    """A key with a colon makes an id without one. What no selector could name is not served."""
+    finder = find(**{"*": {"most": 2}, "rpi4": {"memory_mb": 64}})
+    await finder.look()
+    peer = await Peer.open(finder)
+    for number, key in enumerate(("rpi4", "127.0.0.1:5555", "a=b", "*", "second", "third")):
+        await peer.put(f"{key}:{number}", key=key, port=9090 + number)
+    drivers = await finder.look()
+
+    assert [driver.name for driver in drivers] == [
+        "devices/rpi4-127.0.0.1-9090",
+        "devices/127.0.0.1-5555-127.0.0.1-9091-28bff2c4db49",
+        "devices/second-127.0.0.1-9094",
+    ]
+    for driver in drivers:
+        await driver.open(NoStrays())
+    assert [(one.labels["tvm_key"], one.memory_bytes >> 20) for one in (driver.inventory() for driver in drivers)] == [
+        ("rpi4", 64),
+        ("127.0.0.1:5555", 1024),
+        ("second", 1024),
+    ]
+    await finder.close()
+    await Peer.close_all()
+
+
+async def test_a_lost_server_is_noticed_at_once(finder: ServerFinder) -> None:
+    """The agent need not wait for its next check of the device's health."""
+    peer = await Peer.open(finder)
+    await peer.put("rpi4:0.1")
+    driver = await appeared(finder)
+    noticed = asyncio.Event()
+    driver.noticed = noticed.set
+    peer.writer.close()
+
+    await asyncio.wait_for(noticed.wait(), 10)
+    assert await reason(driver)
+    await driver.close()
+
+
 async def test_connections_from_other_networks_are_closed_unread() -> None:
     """They get no answer to the magic number."""
     finder = find(away={"from": "10.1.0.0/24"})

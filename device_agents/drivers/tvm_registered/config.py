@@ -19,7 +19,10 @@ from fleet.errors import ConfigError
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+ANY_KEY = "*"
+"""Name of the settings of all keys that are not listed."""
+
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,31}")
 _PREFIX = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,15})?")
 _WIRE_BITS = {4: 24, 6: 64}
 """Size of the network around `listen` that servers come from by default, by version of IP."""
@@ -34,8 +37,8 @@ class TvmRegisteredConfig:
     listen: Annotated[str, "Where servers register, host:port: an address on the boards' own wire."]
     keys: Annotated[
         dict[str, object],
-        "By the key that a server registers with: target, from (networks of its boards), most (servers), tvm (their "
-        "version), and the settings of tvm_rpc but address, key and name.",
+        "By the key that a server registers with, or '*' for all others: target, from (networks of its boards), most "
+        "(servers), tvm (their version), and the settings of tvm_rpc but address, key and name.",
     ]
     name: Annotated[str, "Prefix of the devices' ids, which go on with key, address and port; default: none."] = ""
 
@@ -71,6 +74,16 @@ class RegistrationConfig:
     port: int
     prefix: str
     keys: Mapping[str, RegisteredKey]
+
+    def entry_of(self, key: str) -> str | None:
+        """Return the name in `keys` of the settings for a server's key; None: it is not served."""
+        if not _KEY.fullmatch(key):
+            return None
+        return next((name for name in (key, ANY_KEY) if name in self.keys), None)
+
+    def settings_of(self, key: str) -> RegisteredKey | None:
+        """Return the settings for a server's key; None: it is not served."""
+        return self.keys.get(self.entry_of(key) or "")
 
     def admits(self, address: Address) -> bool:
         """Tell whether a server of any key may have an address."""
@@ -130,8 +143,8 @@ def _wire_of(host: str, where: str) -> tuple[Network, ...]:
 
 def _parse_key(name: object, settings: object, keys: str, wire: tuple[Network, ...]) -> RegisteredKey:
     where = at(keys, name)
-    if not isinstance(name, str) or not _KEY.fullmatch(name):
-        what = f"{shown(name)} is no key; use letters, digits, '.', '_' and '-', at most 32"
+    if not isinstance(name, str) or not (name == ANY_KEY or _KEY.fullmatch(name)):
+        what = f"{shown(name)} is no key; use letters, digits, '.', '_', ':' and '-', at most 32, or '*' for all others"
         raise ConfigError(f"{at_key(keys, name)}: {what}")
     if not isinstance(settings, Mapping):
         raise ConfigError(f"{where}: expected settings like {{target: rpi4-64}}, found {shown(settings)}")

@@ -17,8 +17,8 @@
 Start a board's server with `python -m tvm.exec.rpc_server --tracker 10.1.0.1:9190 --key rpi4`, as `tvm_rpc server
 --tracker=10.1.0.1:9190 --key=rpi4`, by TVM's Android app, or behind TVM's RPC proxy. It becomes the device
 devices/rpi4-10.1.0.7-9090, by key, address and port, over reboots, too: start it with a port of its own. Servers with
-other keys wait, with a line in the agent's log. A server is never probed: it counts as free as long as it is
-registered, until a session fails.
+other keys wait, with a line in the agent's log, unless settings of the key "*" admit them. A server is never probed: it
+counts as free as long as it is registered, until a session fails.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class TvmRegisteredDriver(RpcBoardDriver):
     def __init__(self, device_id: str, key: RegisteredKey, host_name: str, station: Station) -> None:
         super().__init__(device_id, key.config, host_name, key.what, address=station.address)
         self._station = station
+        station.noticed = self._notice
         self._door = SessionDoor(station)
 
     @classmethod
@@ -99,6 +100,9 @@ class TvmRegisteredDriver(RpcBoardDriver):
         inventory, key = super()._inventory(), self._station.server.key
         return replace(inventory, labels={"tvm_key": key, **inventory.labels}, facts={**inventory.facts, "key": key})
 
+    def _notice(self) -> None:
+        self.noticed()
+
     def _worker_spec(self) -> WorkerSpec:
         return self._spec_for(HOST, self._door.port, self._door.key)
 
@@ -112,7 +116,7 @@ class ServerFinder:
         self._config = config
         self._host_name = host_name
         self._port = RegistrationPort(config, self._take)
-        self._fresh: list[Station] = []
+        self._fresh: list[Driver] = []
         self._news = asyncio.Event()
 
     @property
@@ -126,7 +130,7 @@ class ServerFinder:
             await self._port.open()
         fresh, self._fresh = self._fresh, []
         self._news.clear()
-        return [self._driver_of(station) for station in fresh]
+        return fresh
 
     async def wait(self) -> None:
         """Wait until a new server registers."""
@@ -135,13 +139,10 @@ class ServerFinder:
     async def close(self) -> None:
         await self._port.close()
 
-    def _take(self, station: Station) -> None:
-        self._fresh.append(station)
-        self._news.set()
-
-    def _driver_of(self, station: Station) -> Driver:
+    def _take(self, station: Station, key: RegisteredKey) -> None:
         name = device_id(station.server, self._config.prefix)
-        return TvmRegisteredDriver(name, self._config.keys[station.server.key], self._host_name, station)
+        self._fresh.append(TvmRegisteredDriver(name, key, self._host_name, station))
+        self._news.set()
 
 
 def device_id(server: Server, prefix: str) -> str:
@@ -152,7 +153,7 @@ def device_id(server: Server, prefix: str) -> str:
         host = server.host
     number = "" if server.number == 1 else f"-{server.number}"
     name = f"{prefix}{server.key}-{host}-{server.port}{number}"
-    if len(name) <= _MOST_ID_CHARS:
+    if len(name) <= _MOST_ID_CHARS and ":" not in name:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_CHARS]
-    return f"{name[: _MOST_ID_CHARS - _DIGEST_CHARS - 1]}-{digest}"
+    return f"{name[: _MOST_ID_CHARS - _DIGEST_CHARS - 1].replace(':', '-')}-{digest}"

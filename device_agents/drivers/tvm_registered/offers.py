@@ -7,7 +7,7 @@ An offer is good as long as the connection that made it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -49,9 +49,13 @@ class Server:
 class Offers:
     """Unused offers of all connections."""
 
-    def __init__(self, most_servers: Mapping[str, int]) -> None:
-        """Args: most_servers: by key; other keys are not served."""
+    def __init__(self, most_servers: Mapping[str, int], entry_of: Callable[[str], str | None]) -> None:
+        """Args:
+        most_servers: by the name of settings.
+        entry_of: returns the name of the settings for a key; None: it is not served.
+        """
         self._most_servers = most_servers
+        self._entry_of = entry_of
         self._by_connection: dict[int, dict[str, Server | None]] = {}
         """Servers by match key, in the order of their offers; None: not served, the offer only waits."""
 
@@ -120,7 +124,10 @@ class Offers:
         return server
 
     def _has_room(self, key: str) -> bool:
-        return sum(server.key == key for server in self._known) < self._most_servers.get(key, 0)
+        entry = self._entry_of(key)
+        return sum(self._entry_of(server.key) == entry for server in self._known) < self._most_servers.get(
+            entry or "", 0
+        )
 
     def _shelve(self, server: Server) -> None:
         """Let a server's older offer wait: it is from a connection of before its restart."""

@@ -40,12 +40,12 @@ _NO_CLIENTS = "this port takes TVM RPC servers only; clients use fleet gateway"
 class RegistrationPort:
     """Takes registrations, and keeps a station for each server."""
 
-    def __init__(self, config: RegistrationConfig, appeared: Callable[[Station], None]) -> None:
-        """Args: appeared: called with the station of each server that registers for the first time."""
+    def __init__(self, config: RegistrationConfig, appeared: Callable[[Station, RegisteredKey], None]) -> None:
+        """Args: appeared: called with the station and settings of each server that registers for the first time."""
         self._config = config
         self._appeared = appeared
         self._listener: asyncio.Server | None = None
-        self._offers = Offers({name: key.config.most for name, key in config.keys.items()})
+        self._offers = Offers({name: key.config.most for name, key in config.keys.items()}, config.entry_of)
         self._stations: dict[Server, Station] = {}
         self._connections: dict[int, asyncio.Task[Any] | None] = {}
         self._of_address: Counter[Address] = Counter()
@@ -144,7 +144,7 @@ class RegistrationPort:
 
     def _take_offer(self, connection: int, peer: Address, message: Message) -> None:
         put = parse_put(message.arguments)
-        key = self._config.keys.get(put.key)
+        key = self._config.settings_of(put.key)
         host = self._served_host(put, key, peer)
         if host is None:
             extra = {"key": put.key, "address": put.host, "peer": str(peer)}
@@ -155,7 +155,7 @@ class RegistrationPort:
         station = self._stations.get(server)
         if station is None:
             station = self._stations[server] = Station(server, self._offers, key.admits)
-            self._appeared(station)
+            self._appeared(station, key)
         station.offered()
 
     def _served_host(self, put: Put, key: RegisteredKey | None, peer: Address) -> str | None:

@@ -48,14 +48,20 @@ class Station:
         self._failure = ""
         """Reason of the last failed session, until the next offer."""
 
+        self.noticed: Callable[[], None] = lambda: None
+        """Called when `trouble` may have changed."""
+
     def offered(self) -> None:
         """Note a new offer."""
-        self._failure = ""
+        was_failed, self._failure = bool(self._failure), ""
         self._news.set()
+        if was_failed:
+            self.noticed()
 
     def lost(self) -> None:
         """Note that the connection of the offer has ended."""
         self._failure = "its connection has ended"
+        self.noticed()
 
     @property
     def trouble(self) -> str:

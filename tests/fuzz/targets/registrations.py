@@ -18,7 +18,7 @@ _SEEDS = [
 
 
 def _register(content: bytes) -> None:
-    offers = Offers(_MOST_SERVERS)
+    offers = Offers(_MOST_SERVERS, lambda key: key if key in _MOST_SERVERS else None)
     try:
         for frame in _frames(content):
             message = parse_message(frame)
