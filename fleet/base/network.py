@@ -18,9 +18,14 @@ def check_address(address: str, what: str, *, least_port: int = 1) -> None:
     Raises:
         ConfigError: it is none.
     """
-    match = _ADDRESS.fullmatch(address)
-    if match is None or not least_port <= int(match[2]) < 65536 or not _is_host(match[1]):
+    if not is_address(address, least_port=least_port):
         raise ConfigError(f"cannot read {what} {address!r}; write it like 127.0.0.1:9290")
+
+
+def is_address(text: str, *, least_port: int = 1) -> bool:
+    """Tell whether a text is "host:port"."""
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and least_port <= int(match[2]) < 65536 and _is_host(match[1])
 
 
 def _is_host(host: str) -> bool:

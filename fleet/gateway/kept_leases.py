@@ -31,7 +31,7 @@ class KeptLeases:
     @property
     def idle_names(self) -> set[str]:
         """Names of the leased devices that no session uses."""
-        return {device.name for pool in self._pools.values() for device in pool.idle}
+        return {device.name for pool in self._pools.values() for device in pool.unused}
 
     async def take(self, terms: LeaseTerms) -> Device:
         """Return a device that is leased for these terms: a kept one, else the first that is granted or given back.
@@ -49,7 +49,7 @@ class KeptLeases:
         """Take a device back after its session: the next session uses it, or it is released soon.
 
         Args:
-            client: process of the session, at whose end the device is released; closed with the wait.
+            client: process of the session; its end releases the device. Closed with the wait.
         """
         self._pools.setdefault(terms, _Pool(self._client, terms, self._kept_sec)).offer(device, client)
 
@@ -86,12 +86,17 @@ class _Pool:
         self._requests: list[asyncio.Task[None]] = []
         """At the tracker: one for each waiter, oldest first."""
 
-        self._releases: set[asyncio.Task[None]] = set()
+        self._releases: dict[asyncio.Task[None], Device] = {}
 
     @property
     def is_in_use(self) -> bool:
         """True if it holds or awaits a lease."""
         return bool(self.idle or self._waiters or self._requests or self._releases)
+
+    @property
+    def unused(self) -> list[Device]:
+        """Devices without a session, including those that are being released."""
+        return [*self.idle, *self._releases.values()]
 
     async def take(self) -> Device:
         while self.idle:
@@ -163,8 +168,8 @@ class _Pool:
 
     def _release(self, device: Device) -> None:
         release = asyncio.create_task(device.release(), name=f"release {device.name}")
-        self._releases.add(release)
-        release.add_done_callback(self._releases.discard)
+        self._releases[release] = device
+        release.add_done_callback(lambda ended: self._releases.pop(ended, None))
 
 
 def _is_usable(device: Device) -> bool:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from fleet.base.network import host_and_port, is_address
 from fleet.domain.devices import DeviceState, DeviceStatus
 from fleet.domain.selectors import labels_of, parse_selector
 from fleet.errors import InvalidRequest, NoMatchingDevice
 
+Address: TypeAlias = tuple[str, int]
+
 ALIAS = "tvm_key"
 """Label by which an agent's owner gives a device a tracker key."""
+
+_REGISTERED = "tvm_registered"
+"""Kind of devices behind servers that registered with an agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySummary:
     """One tracker key."""
 
-    devices: int
+    servers: tuple[Address | None, ...]
+    """One for each device: the address of a server that registered and is there, or None."""
+
     free: int
+    pending: int
+    """Requests that wait."""
 
 
 def selector_of(key: str, devices: Iterable[DeviceStatus]) -> str:
@@ -31,6 +42,11 @@ def selector_of(key: str, devices: Iterable[DeviceStatus]) -> str:
     if any(labels_of(device).get(ALIAS) == key for device in devices):
         return f"{ALIAS}={key}"
     return str(parse_selector(key))
+
+
+def is_known(key: str, devices: Iterable[DeviceStatus]) -> bool:
+    """Tell whether a key is the alias of a device, or a selector that one matches."""
+    return any(labels.get(ALIAS) == key or _matches(key, labels) for labels in map(labels_of, devices))
 
 
 def with_version(selector: str, version: str, devices: Sequence[DeviceStatus]) -> str:
@@ -61,23 +77,39 @@ def is_version(found: str, version: str) -> bool:
     return found == version or found.startswith(f"{version}.")
 
 
-def summarize(devices: Iterable[DeviceStatus], keys: Collection[str], kept: Collection[str]) -> dict[str, KeySummary]:
+def summarize(
+    devices: Iterable[DeviceStatus], keys: Collection[str], kept: Collection[str], waiting: Mapping[str, int]
+) -> dict[str, KeySummary]:
     """Return the keys that stock clients can use, with their devices: aliases, kinds, and the given keys.
 
     Args:
         keys: selectors that clients asked for before.
         kept: names of leased devices that this gateway would hand out at once.
+        waiting: number of waiting requests by key.
     """
-    total: Counter[str] = Counter()
-    free: Counter[str] = Counter()
+    servers, free = defaultdict[str, list[Address | None]](list), Counter[str]()
     for device in devices:
-        labels = labels_of(device)
+        labels, address = labels_of(device), registered_address(device)
         own = {labels[name] for name in (ALIAS, "kind") if labels.get(name)}
+        own = {key for key in own if address is not None or ":" not in key}
         own |= {key for key in keys if _matches(key, labels)}
         is_free = device.state is DeviceState.AVAILABLE or device.name in kept
-        total.update(own)
-        free.update(own if is_free else ())
-    return {key: KeySummary(devices=total[key], free=free[key]) for key in sorted(total) if ":" not in key}
+        free.update(own if is_free else dict.fromkeys(own, 0))
+        if address is None or is_free or device.state is DeviceState.LEASED:
+            for key in own:
+                servers[key].append(address)
+    return {
+        key: KeySummary(servers=tuple(servers[key]), free=free[key], pending=waiting.get(key, 0))
+        for key in sorted({*free, *waiting})
+    }
+
+
+def registered_address(device: DeviceStatus) -> Address | None:
+    """Return the address of a TVM RPC server that registered; None for another device."""
+    address = device.inventory.facts.get("address", "")
+    if device.inventory.kind != _REGISTERED or not is_address(address):
+        return None
+    return host_and_port(address)
 
 
 def _matches(key: str, labels: dict[str, str]) -> bool:

@@ -11,7 +11,7 @@ from fleet.base.command_line import Option
 from fleet.base.config import data_dir
 from fleet.base.metrics import HELP as METRICS_HELP
 from fleet.base.metrics import check_metrics
-from fleet.base.network import is_loopback, listening_host
+from fleet.base.network import check_address, is_loopback, listening_host
 from fleet.domain.lease_class import LeaseClass
 from fleet.errors import ConfigError
 
@@ -42,6 +42,14 @@ class GatewayOptions:
         bool,
         Option("Listen beyond this machine, without encryption: clients there need a key.", flag="--allow-network"),
     ] = False
+    registrations: Annotated[
+        str | None,
+        Option(
+            "Where an agent's driver tvm_registered listens: it gets the TVM RPC servers of this user that register at "
+            "this port.",
+            metavar="HOST:PORT",
+        ),
+    ] = None
     metrics: Annotated[str | None, Option(METRICS_HELP, metavar="HOST:PORT")] = None
     state_dir: Annotated[Path | None, Option("Folder of the hashes of keys.")] = None
 
@@ -87,4 +95,6 @@ class GatewayOptions:
                 f"other machines reach {self.listening_host!r}; listen on 127.0.0.1, or add --allow-network: TVM's "
                 "protocol has no encryption, and clients there need keys of 'fleet gateway key create'"
             )
+        if self.registrations is not None:
+            check_address(self.registrations, "--registrations")
         check_metrics(self.metrics, is_network_allowed=self.is_network_allowed)

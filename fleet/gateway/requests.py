@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fleet.client.aio import Fleet
+from fleet.domain.devices import DeviceStatus
 from fleet.domain.lease_class import LeaseClass
-from fleet.domain.leases import make_terms
+from fleet.domain.leases import LeaseTerms, make_terms
 from fleet.errors import FleetError, NotAllowed
 from fleet.gateway.access_keys import AccessKey, AccessKeys
 from fleet.gateway.client_process import ClientFinder
 from fleet.gateway.counts import GatewayCounts
 from fleet.gateway.grants import Grants
 from fleet.gateway.kept_leases import KeptLeases
-from fleet.gateway.keys import KeySummary, selector_of, summarize, with_version
+from fleet.gateway.keys import is_known, selector_of, summarize, with_version
 from fleet.gateway.options import GatewayOptions
 from fleet.gateway.peers import PeerSocket
 from fleet.wire import tvm_frames as frames
@@ -24,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 _MAX_KEYS = 1_000
 """Number of remembered keys of clients."""
+
+_NEWS_SEC = 0.1
+"""Shortest time between two looks for a server of an unknown key."""
 
 _PURPOSE = "stock TVM client"
 
@@ -57,6 +64,11 @@ class Requests:
         self._keys: dict[str, None] = {}
         """Keys that clients of this user requested, oldest first."""
 
+        self._waiting: Counter[str] = Counter()
+        """Number of requests that wait, by key."""
+
+        self._takes_servers = options.registrations is not None
+
     async def answer(self, message: frames.Message, caller: Caller) -> bytes:
         """Return the reply to a message.
 
@@ -83,26 +95,50 @@ class Requests:
     async def _grant(self, request: frames.Request, caller: Caller) -> list[object]:
         """Lease a device, and return the address and match key of its session."""
         access_key, key = self._admit(request.key, caller)
-        devices = await self._client.devices()
+        with self._noted(key):
+            terms = await self._terms(request, key, access_key)
+            client = await self._finder.find(caller.own.inode) if caller.own is not None else None
+            try:
+                device = await self._leases.take(terms)
+            except BaseException:  # also if cancelled; raised again
+                if client is not None:
+                    client.close()
+                raise
+        self._counts.grants += 1
+        return [*caller.reached_at, self._grants.add(terms, device, caller.host, client)]
+
+    async def _terms(self, request: frames.Request, key: str, access_key: AccessKey | None) -> LeaseTerms:
+        devices = await self._devices_for(key)
         selector = selector_of(key, devices)
         if access_key is None:
             self._remember(key)
-        terms = make_terms(
+        return make_terms(
             with_version(selector, self._version, devices),
             lease_class=self._lease_class,
             priority=request.priority,
             purpose=f"{_PURPOSE}, key {access_key.key_id}" if access_key is not None else _PURPOSE,
             account=access_key.account if access_key is not None else "",
         )
-        client = await self._finder.find(caller.own.inode) if caller.own is not None else None
+
+    async def _devices_for(self, key: str) -> Sequence[DeviceStatus]:
+        """Return all devices. Where servers register, wait until one has the key, as TVM's tracker does."""
+        devices: Sequence[DeviceStatus] = await self._client.devices()
+        if self._takes_servers and not is_known(key, devices):
+            async with contextlib.aclosing(self._client.watch(_NEWS_SEC)) as snapshots:
+                async for snapshot in snapshots:
+                    if is_known(key, snapshot.devices):
+                        return snapshot.devices
+        return devices
+
+    @contextlib.contextmanager
+    def _noted(self, key: str) -> Iterator[None]:
+        """Count a request as waiting."""
+        self._waiting[key] += 1
         try:
-            device = await self._leases.take(terms)
-        except BaseException:  # also if cancelled; raised again
-            if client is not None:
-                client.close()
-            raise
-        self._counts.grants += 1
-        return [*caller.reached_at, self._grants.add(terms, device, caller.host, client)]
+            yield
+        finally:
+            self._waiting[key] -= 1
+            self._waiting += Counter()  # forgets keys without requests
 
     def _admit(self, key: str, caller: Caller) -> tuple[AccessKey | None, str]:
         """Return the access key of a request, and the rest of its tracker key.
@@ -129,13 +165,15 @@ class Requests:
 
     async def _summary(self, caller: Caller) -> dict[str, object]:
         """Describe the fleet to this user's clients. Others could not prove that they have an access key."""
-        keys: dict[str, KeySummary] = {}
-        if caller.own is not None:
-            keys = summarize(await self._client.devices(), self._keys, self._leases.idle_names)
-        waiting = {key: {"free": one.free, "pending": 0} for key, one in keys.items()}
-        servers = [
-            {"key": f"server:{key}", "addr": list(caller.reached_at)}
-            for key, one in keys.items()
-            for _ in range(one.devices)
-        ]
-        return {"queue_info": waiting, "server_info": servers}
+        if caller.own is None:
+            return {"queue_info": {}, "server_info": []}
+        kept = self._leases.idle_names  # before the tracker's answer: a lease may end meanwhile
+        keys = summarize(await self._client.devices(), self._keys, kept, self._waiting)
+        return {
+            "queue_info": {key: {"free": one.free, "pending": one.pending} for key, one in keys.items()},
+            "server_info": [
+                {"key": f"server:{key}", "addr": list(address or caller.reached_at)}
+                for key, one in keys.items()
+                for address in one.servers
+            ],
+        }

@@ -26,6 +26,7 @@ from fleet.gateway.grants import Grants
 from fleet.gateway.kept_leases import KEPT_SEC, KeptLeases
 from fleet.gateway.options import GatewayOptions
 from fleet.gateway.peers import PeerSocket, peer_of
+from fleet.gateway.registrations import hand_on, is_of_server
 from fleet.gateway.requests import Caller, Requests
 from fleet.gateway.session import carry
 from fleet.wire import tvm_frames as frames
@@ -85,6 +86,7 @@ class Gateway:
         self._counts = counts or GatewayCounts()
         self._find_peer = find_peer
         self._is_open_to_network = options.is_open_to_network
+        self._registrations = options.registrations
         self._leases = KeptLeases(client, kept_sec)
         self._grants = Grants(self._leases, unused_sec)
         self._requests = Requests(client, options, self._leases, self._grants, self._counts)
@@ -116,17 +118,27 @@ class Gateway:
         _keep_alive(writer.get_extra_info("socket"))
         if magic == frames.TRACKER_MAGIC:
             writer.write(frames.INT.pack(magic))
-            await self._serve_tracker(reader, writer, _caller(writer, own))
+            content = await read_frame(reader, writer)
+            if self._registrations and own is not None and is_of_server(frames.parse_message(content)):
+                await hand_on(self._registrations, content, reader, writer)
+            else:
+                await self._serve_tracker(reader, writer, _caller(writer, own), content)
         elif magic == greetings.SESSION_MAGIC:
             await self._serve_session(reader, writer)
 
-    async def _serve_tracker(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: Caller) -> None:
-        """Answer a client's messages in order. One that vanishes while it waits leaves the queue at once."""
-        reading = asyncio.ensure_future(read_frame(reader, writer))
+    async def _serve_tracker(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, caller: Caller, content: bytes
+    ) -> None:
+        """Answer a client's messages in order. One that vanishes while it waits leaves the queue at once.
+
+        Args:
+            content: its first message.
+        """
+        reading: asyncio.Future[bytes] | None = None
         answering: asyncio.Task[bytes] | None = None
         try:
             while True:
-                message = frames.parse_message(await reading)
+                message = frames.parse_message(content)
                 reading = asyncio.ensure_future(read_frame(reader, writer))
                 answering = asyncio.create_task(self._requests.answer(message, caller), name="gateway answer")
                 await asyncio.wait((reading, answering), return_when=asyncio.FIRST_COMPLETED)
@@ -134,6 +146,7 @@ class Gateway:
                     return
                 writer.write(await answering)
                 await writer.drain()
+                content = await reading
         finally:
             for task in (reading, answering):
                 if task is not None:

@@ -134,6 +134,7 @@ NOT_RUN = {
     ],
     "needs boards, and a stock TVM script: tests/system/test_tvm_gateway.py": [
         "fleet gateway serve --tracker boards:9290",
+        "fleet gateway serve --tracker boards:9290 --registrations 127.0.0.1:9191",
         "fleet gateway key create --account team-a",
         "fleet gateway serve --tracker boards:9290 --allow-network",
         'config = ms.runner.RPCConfig(tracker_host="127.0.0.1", tracker_port=9190, tracker_key="rpi4")',
