@@ -50,7 +50,9 @@ def create(
 
 @app.command("list")
 def list_keys(state_dir: _StateDirOption = None, json_output: options.JsonOption = False) -> None:
-    """List the keys, with the revoked ones. The audit log names the key of each lease in its purpose.
+    """List the keys, with the revoked ones. The tracker's audit log names the key of each lease in its purpose.
+
+    audit.jsonl, beside the keys, tells which user made and revoked them.
 
     Example: fleet gateway key list
     """
@@ -71,7 +73,7 @@ def revoke(
     state_dir: _StateDirOption = None,
     json_output: options.JsonOption = False,
 ) -> None:
-    """Invalidate a key from the next request on. Running sessions keep their device.
+    """Invalidate a key. Its waiting requests and running sessions end within a second.
 
     Example: fleet gateway key revoke 3f9a0c12b7de
     """

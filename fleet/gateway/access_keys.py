@@ -1,11 +1,15 @@
 """Keys by which stock clients use a gateway for an account: kept as hashes, with the times of their use and end.
 
 A client puts its secret before the tracker key: "SECRET/kind=cpu". It has 192 random bits, so a plain hash will do.
+
+Keys are made and revoked beside the gateway, without a tracker, so the log of these changes lies there, too:
+audit.jsonl, in the form of the tracker's audit log. That one has the leases, with the key's id in their purpose.
 """
 
 from __future__ import annotations
 
 import fcntl
+import getpass
 import hashlib
 import json
 import os
@@ -19,11 +23,14 @@ from fleet.base.plain import from_plain, to_plain
 from fleet.base.private_files import make_private_dir, read_private, write_private
 from fleet.domain.accounts import checked_new_account
 from fleet.errors import ConfigError, InvalidRequest, NotFound
+from fleet.identity.audit_entry import AuditEntry
+from fleet.identity.roles import Role
+from fleet.tracker.audit import AuditLog
 
 _SECRET_BYTES = 24
 _ID_CHARS = 12
 _MOST_KEYS = 1_000
-_FILE, _LOCK = "keys.json", "keys.lock"
+_FILE, _LOCK, _AUDIT = "keys.json", "keys.lock", "audit.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +97,7 @@ class AccessKeys:
             if len(self.all()) >= _MOST_KEYS:
                 raise InvalidRequest(f"there are {_MOST_KEYS} keys already; remove the file {self._path} to start anew")
             self._write((*self.all(), key))
+            self._log("GatewayKey.Create", key, now)
         return secret, key
 
     def revoke(self, key_id: str, now: float) -> AccessKey:
@@ -107,6 +115,7 @@ class AccessKeys:
                 return found
             revoked = replace(found, revoked_at_sec=now)
             self._write([revoked if key is found else key for key in self.all()])
+            self._log("GatewayKey.Revoke", revoked, now)
         return revoked
 
     @contextmanager
@@ -129,6 +138,23 @@ class AccessKeys:
         except OSError as error:
             raise ConfigError(f"cannot write {self._path}: {error.strerror}") from error
 
+    def _log(self, action: str, key: AccessKey, now: float) -> None:
+        subject = json.dumps({"key_id": key.key_id, "account": key.account})
+        log = AuditLog(self._folder / _AUDIT)
+        log.write(
+            AuditEntry(
+                at_sec=now,
+                name=_user_name(),
+                role=Role.USER,
+                key_id="",
+                peer="",
+                action=action,
+                subject=subject,
+                outcome="ok",
+            )
+        )
+        log.close()
+
     def _stat(self) -> tuple[int, int] | None:
         try:
             found = self._path.stat()
@@ -145,6 +171,14 @@ def _parse(path: Path) -> tuple[AccessKey, ...]:
         return tuple(from_plain(AccessKey, entry) for entry in json.loads(content))
     except (ValueError, TypeError, RecursionError, InvalidRequest) as error:
         raise ConfigError(f"{path} is damaged; remove it, and make new keys: {error}") from error
+
+
+def _user_name() -> str:
+    """Return the name of this process's user, or its number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def _digest(secret: str) -> str:

@@ -22,6 +22,9 @@ class Grant:
     """Address of the client; its session comes from there."""
 
     client: ClientProcess | None
+    key_id: str
+    """Access key of the client; empty for a client of the gateway's user."""
+
     expiry: asyncio.TimerHandle
 
 
@@ -36,11 +39,13 @@ class Grants:
         self._unused_sec = unused_sec
         self._grants: dict[str, Grant] = {}
 
-    def add(self, terms: LeaseTerms, device: Device, host: str, client: ClientProcess | None) -> str:
+    def add(
+        self, terms: LeaseTerms, device: Device, host: str, client: ClientProcess | None, *, key_id: str = ""
+    ) -> str:
         """Keep a device for a session from this address; return its match key."""
         match_key = f"fleet:{secrets.token_hex(16)}"
         expiry = asyncio.get_running_loop().call_later(self._unused_sec, self._expire, match_key)
-        self._grants[match_key] = Grant(terms, device, host, client, expiry)
+        self._grants[match_key] = Grant(terms, device, host, client, key_id, expiry)
         return match_key
 
     def take(self, match_key: str, host: str) -> Grant | None:

@@ -21,6 +21,7 @@ from fleet.gateway.kept_leases import KeptLeases
 from fleet.gateway.keys import is_known, selector_of, summarize, with_version
 from fleet.gateway.options import GatewayOptions
 from fleet.gateway.peers import PeerSocket
+from fleet.gateway.revocations import Revocations
 from fleet.wire import tvm_frames as frames
 from fleet.wire.tvm_frames import Code
 
@@ -51,7 +52,14 @@ class Requests:
     """Answers messages."""
 
     def __init__(
-        self, client: Fleet, options: GatewayOptions, leases: KeptLeases, grants: Grants, counts: GatewayCounts
+        self,
+        client: Fleet,
+        options: GatewayOptions,
+        leases: KeptLeases,
+        grants: Grants,
+        counts: GatewayCounts,
+        access_keys: AccessKeys,
+        revocations: Revocations,
     ) -> None:
         self._client = client
         self._version = options.served_version
@@ -59,7 +67,8 @@ class Requests:
         self._leases = leases
         self._grants = grants
         self._counts = counts
-        self._access_keys = AccessKeys(options.directory)
+        self._access_keys = access_keys
+        self._revocations = revocations
         self._finder = ClientFinder()
         self._keys: dict[str, None] = {}
         """Keys that clients of this user requested, oldest first."""
@@ -95,17 +104,19 @@ class Requests:
     async def _grant(self, request: frames.Request, caller: Caller) -> list[object]:
         """Lease a device, and return the address and match key of its session."""
         access_key, key = self._admit(request.key, caller)
+        key_id = access_key.key_id if access_key is not None else ""
         with self._noted(key):
             terms = await self._terms(request, key, access_key)
             client = await self._finder.find(caller.own.inode) if caller.own is not None else None
             try:
-                device = await self._leases.take(terms)
+                async with self._revocations.watching(key_id):
+                    device = await self._leases.take(terms)
             except BaseException:  # also if cancelled; raised again
                 if client is not None:
                     client.close()
                 raise
         self._counts.grants += 1
-        return [*caller.reached_at, self._grants.add(terms, device, caller.host, client)]
+        return [*caller.reached_at, self._grants.add(terms, device, caller.host, client, key_id=key_id)]
 
     async def _terms(self, request: frames.Request, key: str, access_key: AccessKey | None) -> LeaseTerms:
         devices = await self._devices_for(key)

@@ -18,8 +18,9 @@ from contextlib import asynccontextmanager
 from fleet.base.network import address_of
 from fleet.base.open_files import raise_file_limit
 from fleet.client.aio import Fleet
-from fleet.errors import ConfigError
+from fleet.errors import ConfigError, NotAllowed
 from fleet.gateway import greetings
+from fleet.gateway.access_keys import AccessKeys
 from fleet.gateway.connections import Connections
 from fleet.gateway.counts import GatewayCounts
 from fleet.gateway.grants import Grants
@@ -28,7 +29,8 @@ from fleet.gateway.options import GatewayOptions
 from fleet.gateway.peers import PeerSocket, peer_of
 from fleet.gateway.registrations import hand_on, is_of_server
 from fleet.gateway.requests import Caller, Requests
-from fleet.gateway.session import carry
+from fleet.gateway.revocations import Revocations
+from fleet.gateway.session import carry, fail
 from fleet.wire import tvm_frames as frames
 from fleet.wire.tvm_streams import read_frame, read_head
 
@@ -89,12 +91,15 @@ class Gateway:
         self._registrations = options.registrations
         self._leases = KeptLeases(client, kept_sec)
         self._grants = Grants(self._leases, unused_sec)
-        self._requests = Requests(client, options, self._leases, self._grants, self._counts)
+        keys = AccessKeys(options.directory)
+        self._revocations = Revocations(keys)
+        self._requests = Requests(client, options, self._leases, self._grants, self._counts, keys, self._revocations)
         self._connections = Connections(self._counts)
 
     async def close(self) -> None:
         """End all connections, and release all leases."""
         await self._connections.close()
+        await self._revocations.close()
         self._grants.close()
         await self._leases.close()
 
@@ -163,7 +168,10 @@ class Gateway:
             return
         self._counts.sessions += 1
         try:
-            await carry(reader, writer, grant.device, greeting.timeout_sec)
+            async with self._revocations.watching(grant.key_id):
+                await carry(reader, writer, grant.device, greeting.timeout_sec)
+        except NotAllowed as error:
+            await fail(writer, str(error))
         finally:
             self._counts.sessions -= 1
             self._counts.ended_sessions += 1

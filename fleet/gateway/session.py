@@ -28,10 +28,16 @@ async def carry(
         async with asyncio.timeout(timeout_sec):
             await _pump(reader, writer, device)
     except TimeoutError:
-        await _fail(writer, timeout_text(timeout_sec or 0))
+        await fail(writer, timeout_text(timeout_sec or 0))
     except FleetError as error:
         logger.warning("session failed", extra={"device": device.name, "reason": str(error)})
-        await _fail(writer, str(error))
+        await fail(writer, str(error))
+
+
+async def fail(writer: asyncio.StreamWriter, text: str) -> None:
+    """Fail the next call of a session's client with an error of this text."""
+    writer.write(exception_message(text))
+    await writer.drain()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, device: Device) -> None:
@@ -47,8 +53,3 @@ async def _contents(reader: asyncio.StreamReader) -> AsyncGenerator[bytes, None]
     with contextlib.suppress(ConnectionError):
         while content := await reader.read(TUNNEL_BYTES):
             yield content
-
-
-async def _fail(writer: asyncio.StreamWriter, text: str) -> None:
-    writer.write(exception_message(text))
-    await writer.drain()

@@ -16,6 +16,7 @@ from fleet.gateway.greetings import SESSION_MAGIC
 from fleet.gateway.options import GatewayOptions
 from fleet.gateway.server import Gateway
 from fleet.testing import eventually
+from fleet.tracker.core.queries import Queries
 from fleet.wire.tvm_frames import INT
 from tests.service.gateway_site import VERSION, Site, TrackerPeer, greeted, serve_site
 
@@ -106,6 +107,25 @@ async def test_a_revoked_key_is_refused_by_a_running_gateway(tmp_path: Path) -> 
         keys.revoke(key.key_id, 2.0)
 
         assert json.loads(await peer.ask([4, f"{secret}/board", "me", 0]))[0] == -1
+
+
+async def test_sessions_and_requests_end_with_their_key(tmp_path: Path) -> None:
+    """Both clients get the reason, and the device is free again."""
+    keys = AccessKeys(tmp_path / "keys")
+    secret, key = keys.create("team-a", 1.0)
+    async with serve_site(tmp_path, asks_for_others=True) as site, open_to_network(site, tmp_path / "keys") as port:
+        request = [4, f"{secret}/board", "me", 0]
+        peer, waiter = await TrackerPeer.open(port), await TrackerPeer.open(port)
+        reader, _ = await greeted(port, json.loads(await peer.ask(request))[1][2])
+        assert await reader.readexactly(4) == INT.pack(SESSION_MAGIC)
+        waiter.send(request)
+        await eventually(lambda: Queries(site.tracker.tracker.state).request_count == 1)
+        AccessKeys(tmp_path / "keys").revoke(key.key_id, 2.0)
+
+        assert b"was revoked" in await asyncio.wait_for(reader.read(), 30)
+        code, text = json.loads(await waiter.reply())
+        assert (code, "was revoked" in text) == (-1, True)
+        await eventually(lambda: not leases(site))
 
 
 async def test_a_gateway_needs_the_right_to_request_for_others(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from fleet.errors import ConfigError, InvalidRequest, NotFound
 from fleet.gateway.access_keys import AccessKeys
 from fleet.gateway.options import GatewayOptions
+from fleet.tracker.audit import read_entries
 
 
 def test_a_secret_is_not_stored(tmp_path: Path) -> None:
@@ -32,6 +35,24 @@ def test_a_revoked_key_is_listed_and_finds_nothing(tmp_path: Path) -> None:
     assert running.find(secret) is None
     assert running.find(other) is not None
     assert [one.revoked_at_sec for one in running.all()] == [3.0, None]
+
+
+def test_changes_are_in_the_audit_log_beside_the_keys(tmp_path: Path) -> None:
+    """With the local user, and without the secret. A repeated revocation changes nothing."""
+    keys = AccessKeys(tmp_path)
+    secret, key = keys.create("team-a", 1.0)
+    for _ in range(2):
+        keys.revoke(key.key_id, 2.0)
+    path = tmp_path / "audit.jsonl"
+    entries = read_entries(path.read_bytes().splitlines(), 10)
+
+    subject = {"key_id": key.key_id, "account": "team-a"}
+    assert [(one.at_sec, one.action, json.loads(one.subject)) for one in entries] == [
+        (1.0, "GatewayKey.Create", subject),
+        (2.0, "GatewayKey.Revoke", subject),
+    ]
+    assert {one.name for one in entries} == {getpass.getuser()}
+    assert (secret in path.read_text(), path.stat().st_mode & 0o777) == (False, 0o600)
 
 
 def test_an_unknown_key_cannot_be_revoked(tmp_path: Path) -> None:
