@@ -5,6 +5,8 @@ Everything else is hidden: homes of users, state of the agent and the tracker, a
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -45,22 +47,26 @@ def readable_paths(environment: Mapping[str, str], named: Iterable[object], priv
             the agent was started in, only the fleet's own packages of it are readable.
     """
     variables = [part for name in _VARIABLES for part in environment.get(name, "").split(os.pathsep)]
-    paths = [*_SYSTEM, *_python_paths(list(private)), *variables, *_texts(named)]
-    return outermost(path for path in paths if path.startswith("/") and Path(path) != Path("/") and _exists(path))
+    paths = [*_SYSTEM, *_python_paths(tuple(private), tuple(sys.path)), *variables, *_texts(named)]
+    return outermost(path for path in paths if path.startswith("/") and not _is_root(path) and _exists(path))
 
 
-def _python_paths(private: list[Path]) -> list[str]:
+@functools.lru_cache(maxsize=8)  # takes milliseconds, and is the same for all workers
+def _python_paths(private: tuple[Path, ...], search_path: tuple[str, ...]) -> list[str]:
     packages = [str(Path(file).resolve().parents[1]) for file in (__file__, inspection.__file__)]
-    private = [*private, *_SHARED]
-    paths = [*sys.path, sys.prefix, sys.base_prefix, sys.exec_prefix, sys.executable]
-    return packages + [path for path in paths if not any(place.is_relative_to(path) for place in private)]
+    hidden = [*private, *_SHARED]
+    paths = [*search_path, sys.prefix, sys.base_prefix, sys.exec_prefix, sys.executable]
+    return packages + [path for path in paths if not any(place.is_relative_to(path) for place in hidden)]
+
+
+def _is_root(path: str) -> bool:
+    return not os.path.normpath(path).strip("/")
 
 
 def _exists(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except OSError:
-        return False
+    with contextlib.suppress(ValueError):  # a zero byte
+        return os.access(path, os.F_OK)
+    return False
 
 
 def device_files(patterns: Iterable[str]) -> list[str]:

@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 _PROC = Path("/proc")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_READ_BYTES = 64 * 1024
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -44,8 +45,9 @@ def children_of(pid: int) -> list[int]:
     """Return the children of `pid`, including zombies."""
     found: list[int] = []
     try:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            found.extend(map(int, (thread / "children").read_text().split()))
+        with os.scandir(f"/proc/{pid}/task") as threads:
+            for thread in threads:
+                found.extend(map(int, _read(f"{thread.path}/children").split()))
     except FileNotFoundError:
         # Either the process has ended, or the kernel was built without CONFIG_PROC_CHILDREN.
         return [child for child, parent in _parents() if parent == pid]
@@ -98,7 +100,7 @@ class Process:
 def look_at(pid: int) -> Process | None:
     """Return the state of a process, or None if it does not exist."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
+        stat = _read(f"/proc/{pid}/stat")
     except OSError:
         return None
     # The process chooses the command in brackets: it may contain spaces, brackets and undecodable bytes.
@@ -126,6 +128,17 @@ def kill(pid: int) -> None:
     """Send SIGKILL unless the process has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
+
+
+def _read(path: str) -> str:
+    """Return the content of a file. By pathlib it takes three times as long, and each worker needs dozens."""
+    descriptor, parts = os.open(path, os.O_RDONLY | os.O_CLOEXEC), list[bytes]()
+    try:
+        while part := os.read(descriptor, _READ_BYTES):
+            parts.append(part)
+    finally:
+        os.close(descriptor)
+    return b"".join(parts).decode(errors="replace")
 
 
 def _parents() -> list[tuple[int, int]]:
