@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections import Counter
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 _MAX_KEYS = 1_000
 """Number of remembered keys of clients."""
 
+_FRESH_SEC = 1.0
 _NEWS_SEC = 0.1
 """Shortest time between two looks for a server of an unknown key."""
 
@@ -72,6 +74,9 @@ class Requests:
         self._finder = ClientFinder()
         self._keys: dict[str, None] = {}
         """Keys that clients of this user requested, oldest first."""
+
+        self._found: dict[str, tuple[str, float]] = {}
+        """Selectors by key, with the time at which they were found [s]."""
 
         self._waiting: Counter[str] = Counter()
         """Number of requests that wait, by key."""
@@ -119,17 +124,25 @@ class Requests:
         return [*caller.reached_at, self._grants.add(terms, device, caller.host, client, key_id=key_id)]
 
     async def _terms(self, request: frames.Request, key: str, access_key: AccessKey | None) -> LeaseTerms:
-        devices = await self._devices_for(key)
-        selector = selector_of(key, devices)
+        selector = await self._selector_for(key)
         if access_key is None:
             self._remember(key)
         return make_terms(
-            with_version(selector, self._version, devices),
+            selector,
             lease_class=self._lease_class,
             priority=request.priority,
             purpose=f"{_PURPOSE}, key {access_key.key_id}" if access_key is not None else _PURPOSE,
             account=access_key.account if access_key is not None else "",
         )
+
+    async def _selector_for(self, key: str) -> str:
+        """Return the selector that a key stands for. Found anew every second: stock runners ask for each candidate."""
+        now_sec = asyncio.get_running_loop().time()
+        self._found = {key: one for key, one in self._found.items() if now_sec - one[1] < _FRESH_SEC}
+        if key not in self._found:
+            devices = await self._devices_for(key)
+            self._found[key] = with_version(selector_of(key, devices), self._version, devices), now_sec
+        return self._found[key][0]
 
     async def _devices_for(self, key: str) -> Sequence[DeviceStatus]:
         """Return all devices. Where servers register, wait until one has the key, as TVM's tracker does."""
