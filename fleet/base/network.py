@@ -10,6 +10,8 @@ from fleet.errors import ConfigError
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\s/]+):([0-9]{1,5})")
 _ANSWER_SEC = 2.0
+_KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+"""Options of `socket`, with values in seconds, seconds, and a count."""
 
 
 def check_address(address: str, what: str, *, least_port: int = 1) -> None:
@@ -60,6 +62,18 @@ def is_answered(address: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Enable TCP keepalive: a peer that lost its power sends nothing, and would be awaited for ever.
+
+    Raises:
+        OSError: the connection is closed.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def is_any_host(host: str) -> bool:

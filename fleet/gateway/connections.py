@@ -37,7 +37,7 @@ class Connections:
         self._counts.connections += 1
         try:
             await work
-        except (BrokenMessage, TimeoutError, asyncio.IncompleteReadError, ConnectionError) as error:
+        except (BrokenMessage, asyncio.IncompleteReadError, OSError) as error:
             logger.debug("connection ended", extra={"reason": str(error)})
         except asyncio.CancelledError:
             logger.debug("connection closed by the gateway")  # asyncio's own callback would log a traceback

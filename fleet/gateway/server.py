@@ -8,14 +8,13 @@ an access key. Towards tracker and agents, the gateway is a client like any othe
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from fleet.base.network import address_of
+from fleet.base.network import address_of, keep_alive
 from fleet.base.open_files import raise_file_limit
 from fleet.client.aio import Fleet
 from fleet.errors import ConfigError, NotAllowed
@@ -120,7 +119,7 @@ class Gateway:
         async with asyncio.timeout(_SILENCE_SEC):
             magic = frames.INT.unpack(await read_head(reader, writer))[0]
         self._connections.note_speaking()
-        _keep_alive(writer.get_extra_info("socket"))
+        keep_alive(writer.get_extra_info("socket"))
         if magic == frames.TRACKER_MAGIC:
             writer.write(frames.INT.pack(magic))
             content = await read_frame(reader, writer)
@@ -181,9 +180,3 @@ class Gateway:
 def _caller(writer: asyncio.StreamWriter, own: PeerSocket | None) -> Caller:
     here, there = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
     return Caller(own=own, host=there[0], reached_at=(here[0], here[1]))
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

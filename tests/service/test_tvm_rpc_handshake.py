@@ -13,7 +13,8 @@ import pytest
 from device_agents.driver import NoStrays
 from device_agents.drivers.rpc_board import describe
 from device_agents.drivers.tvm_rpc import TvmRpcConfig, TvmRpcDriver
-from device_agents.runtimes.tvm_rpc.handshake import NotServed, keep_alive, knock, knock_patiently
+from device_agents.runtimes.tvm_rpc.handshake import NotServed, knock, knock_patiently
+from fleet.base.network import keep_alive
 from fleet.errors import ConfigError
 from fleet.testing import eventually
 

@@ -18,8 +18,7 @@ from typing import Any
 from device_agents.drivers.tvm_registered.config import Address, RegisteredKey, RegistrationConfig, plain_address
 from device_agents.drivers.tvm_registered.offers import Offers, Put, Server, parse_put
 from device_agents.drivers.tvm_registered.station import Station
-from device_agents.runtimes.tvm_rpc.handshake import keep_alive
-from fleet.base.network import address_of
+from fleet.base.network import address_of, keep_alive
 from fleet.errors import ConfigError
 from fleet.wire import tvm_frames
 from fleet.wire.tvm_frames import BrokenMessage, Code, Message

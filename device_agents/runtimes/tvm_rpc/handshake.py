@@ -14,14 +14,13 @@ import asyncio
 import socket
 import struct
 
+from fleet.base.network import keep_alive
+
 _MAGIC = 0xFF271
 _TAKEN, _MISMATCH = _MAGIC + 1, _MAGIC + 2
 _INT = struct.Struct("<i")
 _MOST_NAME_BYTES = 4096
 """Limit of a server's name, "server:<key>"; a peer that sends more is not a TVM RPC server."""
-
-_KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
-"""Options of `socket`, with values in seconds, seconds, and a count."""
 
 
 class NotServed(Exception):
@@ -149,14 +148,6 @@ async def open_session(host: str, port: int, name: str) -> tuple[asyncio.StreamR
         writer.close()
         raise
     return reader, writer
-
-
-def keep_alive(connection: socket.socket) -> None:
-    """Enable TCP keepalive: a peer that lost its power sends nothing, and would be awaited for ever."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE:
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 async def accept_session(reader: asyncio.StreamReader) -> str:
