@@ -329,10 +329,11 @@ class SteadyDevice:
             logger.info("leased a device", extra={"device": self._device.name})
             if self._stays_alike:
                 self._terms = self._terms.within(alike(self._device))
+        device = self._device
         if time.monotonic() - self._answered_at > _A_MOMENT_SEC:
-            await self._device.open()
+            await device.open()
             self._answered_at = time.monotonic()
-        return self._device
+        return device if self._device is device else await self._open_device()  # it had to give way meanwhile
 
     async def _pause(self, sec: float) -> None:
         with self._waiting():

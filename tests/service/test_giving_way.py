@@ -7,7 +7,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import fleet.aio
+from fleet.client.device import Device
 from fleet.domain.leases import LeaseClass
 from fleet.errors import InvalidRequest
 from fleet.testing import LeaseStream, eventually
@@ -67,6 +70,31 @@ async def test_an_idle_batch_lease_is_given_back_at_once(tmp_path: Path) -> None
 
         assert (device.name, seat.name) == ("devices/odd", "")
         await device.release()
+
+
+async def test_a_lease_that_gives_way_while_its_session_opens_is_followed_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user gets the device first, and no trial is lost."""
+    opening, may_return = Device.open, asyncio.Event()
+
+    async def open_late(device: Device) -> None:
+        await opening(device)
+        await may_return.wait()
+
+    monkeypatch.setattr(Device, "open", open_late)
+    async with (
+        seated(lease_class=LeaseClass.BATCH) as (_, seat, _),
+        fleet.aio.connect(seat.client.address) as other,
+    ):
+        measuring = asyncio.create_task(measured(seat, artifact(tmp_path), 2))
+        await eventually(lambda: seat.name == "devices/odd")
+        device = await other.acquire_device("simulated", lease_class=LeaseClass.NORMAL, wait_timeout_sec=20.0)
+        may_return.set()
+        await device.release()
+        results = await measuring
+
+    assert [result.error for result in results] == [None, None]
 
 
 async def test_an_unknown_class_is_refused_without_ending_the_stream() -> None:
