@@ -25,9 +25,13 @@ _PROPOSE = {"found": live_tasks.propose_as_found, "ranked": live_tasks.propose}
 
 
 def plan(progress: JobProgress, conditions: Conditions, trials_left: int, now_sec: float) -> Plan:
-    """Order the workloads that may have a batch now: those without one first, then by gradient."""
+    """Order the workloads that may have a batch now: those without one first, then by gradient.
+
+    One with a batch under way gets the next only where all have: MetaSchedule waits for its results before that.
+    """
     free = [item for item in progress.workloads if item.closing is None and not _is_busy(item, progress, conditions)]
-    ordered = sorted(free, key=lambda item: -_gradient(item, conditions.batch_size))
+    idle = [item for item in free if not item.under_way] or free
+    ordered = sorted(idle, key=lambda item: -_gradient(item, conditions.batch_size))
     count = min(conditions.batch_size, trials_left)
     return Plan(batches=tuple(_batch(item, conditions, count) for item in ordered), finished={})
 
@@ -39,7 +43,9 @@ def _is_busy(item: WorkloadProgress, progress: JobProgress, conditions: Conditio
 def _gradient(item: WorkloadProgress, batch: int) -> float:
     times = [record.run_sec for record in item.records]
     best = best_after_batches(times, batch)
-    return item.workload.weight * gradient(best) if best else float("inf")
+    if not best:
+        return float("-inf") if item.batches else float("inf")
+    return item.workload.weight * gradient(best)
 
 
 def best_after_batches(times: Sequence[float], batch: int) -> list[float]:
