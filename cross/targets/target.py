@@ -44,6 +44,9 @@ _X86_DOT_PRODUCTS = {"x86-64-v4": ("avx512_vnni", "+avx512vnni"), "x86-64-v3": (
 _LISTS = ("keys", "libs", "mattr")
 """Target options that take a list of words."""
 
+_OPTIMIZATION = "opt-level"
+"""Target option: LLVM's optimization level."""
+
 
 _WIDEST_FIRST = {
     "x86_64": {
@@ -197,6 +200,17 @@ def host_target() -> Target:
         if feature in _cpu_flags():
             target["mattr"] = [attribute]
     return parse_target(json.dumps(target))
+
+
+def unscheduled_target(target: Target) -> Target:
+    """Return the target that unscheduled programs are compiled for: a processor's gets LLVM's -O2.
+
+    TVM's default, -O3, unrolls their loops completely. That takes twice as long, and the programs are as fast: the
+    unscheduled MobileNet V2 takes 0.93 of its time with -O2, SqueezeNet 1.03.
+    """
+    if not target.is_processor or _OPTIMIZATION in target.options:
+        return target
+    return parse_target(json.dumps({**target.options, _OPTIMIZATION: 2}))
 
 
 @functools.lru_cache(maxsize=32)

@@ -10,7 +10,7 @@ from cross.compile.cache import BuildCache, cache_key
 from cross.compile.library import build, tvm_version
 from cross.compile.toolchains import find_linker
 from cross.targets.intrinsics import load_intrinsics
-from cross.targets.target import Target
+from cross.targets.target import Target, unscheduled_target
 from fleet.artifacts.artifact import Artifact
 from fleet.building.built_candidate import BuiltCandidate
 from fleet.cost_model.features import extract_features
@@ -70,11 +70,12 @@ def build_candidate(task: BuildTask) -> BuiltCandidate:
         if task.wants_features:
             features = extract_features(task.mod_json, task.target, [schedule])[0]
         mod, packings = finished(schedule.mod, task.target), packings_of(schedule, original)
-    artifact = _build(mod, task, pack_specs(args, packings))
+    target = unscheduled_target(task.target) if task.trace_json is None else task.target
+    artifact = _build(mod, task, target, pack_specs(args, packings))
     return BuiltCandidate(artifact=artifact, packings=packings, features=features, program=program)
 
 
-def _build(mod: IRModule, task: BuildTask, args: tuple[TensorSpec, ...]) -> Artifact:
+def _build(mod: IRModule, task: BuildTask, target: Target, args: tuple[TensorSpec, ...]) -> Artifact:
     import tvm_ffi
 
     out_dir = Path(task.out_dir)
@@ -84,18 +85,18 @@ def _build(mod: IRModule, task: BuildTask, args: tuple[TensorSpec, ...]) -> Arti
     if task.cache is not None:
         key = cache_key(
             int(tvm_ffi.structural_hash(mod)),
-            task.target,
+            target,
             function=task.function,
             args=args,
             checks_arguments=checks_arguments,
-            linker=find_linker(task.target),
+            linker=find_linker(target),
             tvm=tvm_version(),
         )
     if task.cache is not None and key is not None and (known := task.cache.get(key, out_dir)) is not None:
         return known
     artifact = build(
         mod,
-        task.target,
+        target,
         out_dir,
         function=task.function,
         args=args,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cross.compile.library import build_relax, last_lines
 from cross.targets.intrinsics import load_intrinsics
-from cross.targets.target import Target, make_target
+from cross.targets.target import Target, make_target, unscheduled_target
 from fleet.artifacts.artifact import Artifact
 from fleet.domain.workload import Workload
 from fleet.errors import BuildError, FleetError, ImportFailed
@@ -92,7 +92,8 @@ def compile_model(
         mods = {inputs: one.mod for inputs, one in applied.items()}
         mod = one_program(model.title, mods) if model.others else mods[model.inputs]
         mod = join_concats(mod, target).mod if is_static else mod
-        artifact = build_relax(mod, target, Path(out_dir), args=model.inputs, shares_objects=shares_objects)
+        built_for = target if is_static else unscheduled_target(target)
+        artifact = build_relax(mod, built_for, Path(out_dir), args=model.inputs, shares_objects=shares_objects)
     except FleetError:
         raise
     except Exception as error:  # TVM's passes raise many classes

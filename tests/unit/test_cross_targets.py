@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cross.compile.toolchains import Linker, find_linker, link
-from cross.targets.target import host_target, make_target, parse_target, resolve_target
+from cross.targets.target import host_target, make_target, parse_target, resolve_target, unscheduled_target
 from device_agents.machine.host import read_host
 from fleet.errors import BuildError, ConfigError
 
@@ -104,6 +104,21 @@ def test_a_target_travels_as_its_text_alone() -> None:
 def test_cores_are_known_only_if_the_target_states_a_number(options: dict[str, object], cores: int | None) -> None:
     """Without a number, schedules assume one core, and builds use this machine's."""
     assert parse_target(json.dumps({"kind": "llvm", **options})).cores == cores
+
+
+@pytest.mark.parametrize(
+    ("options", "level"),
+    [({"kind": "llvm"}, 2), ({"kind": "llvm", "opt-level": 1}, 1), ({"kind": "cuda", "arch": "sm_86"}, None)],
+)
+def test_unscheduled_programs_of_processors_are_compiled_with_less_optimization(
+    options: dict[str, object], level: int | None
+) -> None:
+    """A level in the target stays, and so do targets without LLVM's levels."""
+    target = unscheduled_target(parse_target(json.dumps(options)))
+
+    assert target.options.get("opt-level") == level
+    assert {**target.options, "opt-level": None} == {**options, "opt-level": None}
+    make_target(target)
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="levels are those of x86-64")

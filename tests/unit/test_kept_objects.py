@@ -11,7 +11,7 @@ from onnx import helper
 
 from cross.compile.library import build
 from cross.compile.toolchains import find_linker, link
-from cross.targets.target import Target, parse_target
+from cross.targets.target import Target, parse_target, unscheduled_target
 from fleet.artifacts.artifact import Artifact
 from fleet.artifacts.elf import with_renamed_symbols
 from fleet.building.build_candidate import BuildTask, build_candidate
@@ -82,6 +82,7 @@ def test_model_of_programs_that_were_built_alone_compiles_none_of_them(
 
     assert len(alone) == len(extract(model, TARGET))
     assert objects_in(tmp_path) == alone
+    assert built.target_json == (TARGET if is_static else unscheduled_target(TARGET)).json
     check_answers(built)
     with pytest.raises(Exception, match="match_cast"):  # TVM's classes differ by version
         run_model(built, [np.zeros((8, 32), np.float32), np.zeros((32, 32), np.float32)])
