@@ -139,11 +139,11 @@ class ModelComparison:
         self.core.say(f"compiling the whole model: {builds}", Phase.MODEL)
         async with self.turns.building():
             started = time.monotonic()
-            wanted = [self._compile({}, is_static=False), self._compile({})]
-            untuned, static, *others = await asyncio.gather(*wanted, *([] if is_static else [self._compile(schedules)]))
-            compile_sec = (time.monotonic() - started) / (2 + len(others))  # built side by side, as further ones are
+            untuned, static = await asyncio.gather(self._compile({}, is_static=False), self._compile({}))
+            # Afterwards: programs that only whole models have, such as those of joined concats, are compiled once.
+            tuned = static if is_static else await self._compile(schedules)
+            compile_sec = (time.monotonic() - started) / (2 if is_static else 3)
             largest = [await self._largest_index(variant) for variant in self.model.variants]
-        tuned = others[0] if others else static
         placement = await self._place(schedules, tuned, static, compile_sec)
         built = {UNTUNED: untuned, STATIC: static, TUNED: tuned}
         if placement.artifact is not None:
