@@ -16,6 +16,7 @@ import grpc.aio
 import pytest
 
 from fleet.client.identity_calls import IdentityCalls
+from fleet.client.revoked_keys import guarded_by
 from fleet.client.snapshot_calls import watch_snapshots
 from fleet.cost_model.feature_codec import FEATURE_VERSION, TARGET_KINDS
 from fleet.domain.model_snapshots import ModelSnapshot
@@ -33,7 +34,6 @@ from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 from fleet.library import Library, NewSnapshot
 from fleet.optimizer.serving.cost_model_service import CostModelServicer, ServingAddress, serving_snapshots
-from fleet.optimizer.serving.revoked_keys import guarded_by
 from fleet.optimizer.trainer import follow_service
 from fleet.testing import eventually, serve_tracker
 from fleet.testing.identity import credentials, know_tracker, security

@@ -35,6 +35,7 @@ from fleet.building.cluster.address import ClusterAddress
 from fleet.building.machine_turns import MachineTurns
 from fleet.building.turns import Cores, Turns
 from fleet.client.connection import account_credentials
+from fleet.client.revoked_keys import guarded_by
 from fleet.domain.jobs import OptimizerStatus
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import FleetError
@@ -51,7 +52,6 @@ from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.learning import learning
 from fleet.optimizer.serving.cost_model_service import ServingAddress, serving_snapshots
-from fleet.optimizer.serving.revoked_keys import guarded_by
 from fleet.optimizer.tune import OpenJob
 from fleet.optimizer.workshop import Workshop, open_builders
 
