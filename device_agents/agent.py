@@ -32,6 +32,7 @@ from device_agents.serving.log_service import LeaseLogService
 from device_agents.serving.membership import Membership, renew_in_time
 from device_agents.serving.missing import Search
 from device_agents.serving.poison import PoisonList
+from device_agents.serving.relay_link import RelayLink
 from device_agents.serving.revoked_callers import RevokedCallers
 from device_agents.serving.roster import Roster
 from device_agents.serving.run_notes import RunNotes
@@ -158,6 +159,7 @@ class Agent:
         self._sessions: SessionTable | None = None
         self._link: TrackerLink | None = None
         self._link_task: asyncio.Task[None] | None = None
+        self._relaying: asyncio.Task[None] | None = None
         self._lock_file: int | None = None
         self.port = 0
         """Port of the data path, once open."""
@@ -226,7 +228,8 @@ class Agent:
     async def close(self) -> None:
         """End all sessions, release the devices, and leave no process behind. Idempotent."""
         self._run_notes.close()  # first: an end in order blames no program, even if it takes too long
-        started = (self._link_task, self._renewing, self._pruning, self._watching, self._advertising)
+        links = (self._link_task, self._relaying, self._advertising)
+        started = (*links, self._renewing, self._pruning, self._watching)
         tasks = [task for task in started if task is not None]
         for task in tasks:
             task.cancel()
@@ -305,6 +308,9 @@ class Agent:
             poison=self._poison,
         )
         self._link_task = asyncio.create_task(self._link.run(), name="attach")
+        if self._config.relay is not None:
+            relay_link = RelayLink(self._config.relay, self._membership, (_own_host(self._home.host), self.port))
+            self._relaying = asyncio.create_task(relay_link.run(), name="relay")
         self._hotplug.start()
         self._search.start()
         self._roster.watch()
@@ -330,6 +336,7 @@ class Agent:
                 if (inventory := device.inventory()) is not None
             },
             version=package_version(),
+            relay_address=self._config.relay or "",
         )
 
     def _with_facts(self, device: ServedDevice, inventory: Inventory) -> Inventory:
@@ -355,6 +362,13 @@ class Agent:
         descriptor, self._lock_file = self._lock_file, None
         if descriptor is not None:
             os.close(descriptor)
+
+
+def _own_host(host: str) -> str:
+    """Return a host at which this machine reaches its own server that listens on `host`."""
+    if host not in _ANY_HOST:
+        return host.strip("[]")
+    return "::1" if ":" in host else "127.0.0.1"
 
 
 def _default_memory_limit() -> int:

@@ -10,6 +10,7 @@ devices:                          # default: all that the drivers find; at least
     name: bench-sim
 tracker: 10.0.0.5:9290            # default: 127.0.0.1:9290
 advertise_address: 10.0.0.7:9291  # where clients reach the data path; default: the agent's listening address
+relay: relay.example.org:9292     # leads clients to an agent that they cannot reach; default: none
 cache_max_bytes: 2147483648       # artifacts kept on this machine; default: an eighth of the disk, 2 to 16 GiB
 memory_limit_bytes: 1073741824    # of one worker and its children; default: half of the machine
 disk_limit_bytes: 1073741824      # of one worker's directory
@@ -57,6 +58,10 @@ class AgentConfig:
         str | None,
         "Where clients reach the data path, host:port; default: the address that the agent listens on.",
     ] = None
+    relay: Annotated[
+        str | None,
+        "A relay that leads clients to this agent if they cannot reach it, host:port; default: none.",
+    ] = None
     cache_max_bytes: Annotated[
         int | None,
         "Total size of the artifacts kept on this machine [bytes]; default: an eighth of the disk, from 2 to 16 GiB.",
@@ -95,6 +100,8 @@ def parse_config(values: Mapping[str, object], *, where: str = "agent.yaml") -> 
         check_address(config.tracker, f"{at(where, 'tracker')}:")
     if config.advertise_address is not None:
         check_address(config.advertise_address, f"{at(where, 'advertise_address')}:")
+    if config.relay is not None:
+        check_address(config.relay, f"{at(where, 'relay')}:")
     if config.devices is not None and not config.devices:
         remedy = "name at least one, or leave the key out to serve the devices found on this machine"
         raise ConfigError(f"{at(where, 'devices')}: {remedy}")

@@ -110,6 +110,8 @@ async def _serve(options: AgentOptions) -> int:
     config, where = _config(options)
     if options.tracker is not None:
         check_address(options.tracker, "the tracker's address")
+    if options.is_plain and config.relay is not None:
+        raise ConfigError("a relay finds agents by their names in TLS; leave out --plain, or 'relay' in agent.yaml")
     state_dir = (options.state_dir or _default_state_dir()).absolute()  # workers use separate directories
     home = Home(
         tracker=options.tracker or config.tracker or f"127.0.0.1:{TRACKER_PORT}",

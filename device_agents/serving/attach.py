@@ -68,6 +68,8 @@ class Hello:
     """Inventories by device name."""
 
     version: str = ""
+    relay_address: str = ""
+    """Address of its relay, "host:port"; empty: none."""
 
 
 def open_stream(channel: Channel) -> AttachCall:
@@ -365,6 +367,7 @@ def _hello_to_proto(hello: Hello) -> pb.AgentHello:
             for name, inventory in hello.inventories.items()
         ],
         version=hello.version,
+        relay_address=hello.relay_address,
     )
 
 

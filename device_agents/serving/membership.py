@@ -19,7 +19,7 @@ from fleet.base.network import host_of, is_loopback
 from fleet.base.private_files import read_private, write_private
 from fleet.errors import FleetError, KeyRevoked, NotJoined
 from fleet.identity.certificates import issue_own, make_authority, make_key, pin_of, read_identity
-from fleet.identity.credentials import Credentials, PlainSecret, Proof, parse_proof
+from fleet.identity.credentials import MEMBER_NAME, Credentials, PlainSecret, Proof, parse_proof
 from fleet.identity.join_tokens import JoinToken
 from fleet.identity.roles import Identity, Role
 from fleet.identity.store import CredentialStore
@@ -136,6 +136,16 @@ class Membership:
             FleetError: joining failed.
         """
         return make_channel(self._tracker, await self._proof())
+
+    def relay_channel(self, relay: str) -> Channel:
+        """Return a channel to a relay of the fleet.
+
+        Raises:
+            NotJoined: this agent has not joined it yet.
+        """
+        if self._own is None:
+            raise NotJoined("this agent has joined no fleet yet")
+        return make_channel(relay, self._own, MEMBER_NAME)
 
     async def revoked_keys(self) -> frozenset[str]:
         """Return the ids of the keys that the tracker has revoked.

@@ -48,6 +48,7 @@ _GROUPS = {
         "program": "Load a bitstream",
         "targets": "List boards to build for",
         "gateway": "Serve stock TVM clients",
+        "relay": "Reach boards behind NAT",
     },
     "Share devices": {
         "status": "Watch the fleet, live",
@@ -86,6 +87,9 @@ Each command lives in the module of its name, with _ for -.
 
 _COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
 _LEFT = ("Tune a model", "Run programs", "Help")
+_UNLISTED = ("help",)
+"""Named in the first lines of the overview, which is full."""
+
 _COLUMN = 40
 
 
@@ -146,7 +150,7 @@ def _overview() -> str:
             line
             for title, commands in _GROUPS.items()
             if (title in _LEFT) is is_left
-            for line in (title, *(f"  {name:12}{text}" for name, text in commands.items()))
+            for line in (title, *(f"  {name:12}{text}" for name, text in commands.items() if name not in _UNLISTED))
         ]
         for is_left in (True, False)
     )

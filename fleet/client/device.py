@@ -65,6 +65,9 @@ class Device:
         self.address = holder.device.address
         """ "host:port" of its agent."""
 
+        self.relay_address = holder.device.relay_address
+        """Address of a relay that leads to its agent; empty: none."""
+
         self.agent_key_id = holder.device.agent_key_id
         self._holder = holder
         self._give_back = give_back

@@ -25,6 +25,7 @@ LEASE = "FLEET_LEASE"
 DEVICE = "FLEET_DEVICE"
 DEVICE_ADDRESS = "FLEET_DEVICE_ADDRESS"
 DEVICE_KEY = "FLEET_DEVICE_KEY"
+DEVICE_RELAY = "FLEET_DEVICE_RELAY"
 INVENTORY = "FLEET_DEVICE_INVENTORY"
 
 _POLL_SEC = 0.5
@@ -41,6 +42,7 @@ def environment(device: Device, tracker_address: str, token_path: Path, member: 
         DEVICE: device.name,
         DEVICE_ADDRESS: device.address,
         DEVICE_KEY: device.agent_key_id,
+        DEVICE_RELAY: device.relay_address,
         INVENTORY: inventory_json(device.inventory),
         TOKEN_FILE: str(token_path),
     }
@@ -106,6 +108,7 @@ class BorrowedLease:
             address=values[DEVICE_ADDRESS],
             inventory=inventory,
             agent_key_id=os.environ.get(_variable(DEVICE_KEY, member), ""),
+            relay_address=os.environ.get(_variable(DEVICE_RELAY, member), ""),
         )
         borrowed = cls(device, values[LEASE], Path(values[TOKEN_FILE]))
         if borrowed.ended is not None:

@@ -15,12 +15,13 @@ import grpc
 import grpc.aio
 
 from fleet.base.text import printable, sanitize
+from fleet.client.reach import AgentWay
 from fleet.domain.devices import DeviceState, DeviceStatus
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import DeviceUnreachable, LimitReached, NotAllowed, NotFound, TrackerUnavailable
-from fleet.identity.credentials import Proof, agent_name
+from fleet.identity.credentials import Proof
 from fleet.v1 import lease_log_service_pb2 as pb
-from fleet.wire.rpc import from_rpc_error, make_channel, read_next
+from fleet.wire.rpc import from_rpc_error, read_next
 from fleet.wire.stubs import lease_log_service_stub
 
 _AT_ONCE = 16
@@ -80,8 +81,9 @@ async def _open(
     silent: list[str],
 ) -> _Call | None:
     """Call an agent. Return None if it has no such log, or does not answer; then it is added to `silent`."""
-    channel = await stack.enter_async_context(make_channel(agent.address, proof, agent_name(agent.agent_key_id)))
-    call = lease_log_service_stub(channel).watch_lease_log(request)
+    way = AgentWay(agent, proof)
+    stack.push_async_callback(way.close)
+    call = lease_log_service_stub(await way.channel()).watch_lease_log(request)
     stack.callback(call.cancel)
     try:
         async with asyncio.timeout(_ANSWER_SEC):

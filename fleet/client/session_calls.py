@@ -17,18 +17,18 @@ from google.protobuf.message import Message
 from fleet.base.text import printable
 from fleet.client.chunks import exchange
 from fleet.client.measure_stream import MeasureStream
+from fleet.client.reach import AgentWay
 from fleet.domain.devices import DeviceStatus
 from fleet.domain.leases import Lease, YieldWanted
 from fleet.domain.measuring import Call, ErrorKind, Measurement, Tensor, Trial
 from fleet.domain.proving import Proof, ProofOrder, ProofVerdict
 from fleet.errors import DeviceClosed, DeviceUnreachable, FleetError, MeasurementError
 from fleet.identity.credentials import Proof as IdentityProof
-from fleet.identity.credentials import agent_name
 from fleet.v1 import session_service_pb2
 from fleet.wire.measurements import call_to_proto, error_kind_from_proto, tensor_from_proto
 from fleet.wire.proofs import proof_from_proto, proof_order_to_proto
-from fleet.wire.rpc import from_rpc_error, make_channel, read_next
-from fleet.wire.stubs import session_service_stub
+from fleet.wire.rpc import from_rpc_error, read_next
+from fleet.wire.stubs import SessionServiceStub, session_service_stub
 from fleet.wire.times import duration
 from fleet.wire.tokens import TOKEN_HEADER
 
@@ -78,13 +78,13 @@ class SessionCalls:
         """Set when the device is given back: nothing more may be called."""
 
         self._holder = holder
-        self._name, self._address = holder.device.name, holder.device.address
+        self._name = holder.device.name
         self._under_way: set[grpc.aio.Call] = set()
         self._takes_chunks = True
         """False once the agent has refused calls in chunks as unknown."""
 
-        self._channel = make_channel(self._address, proof, agent_name(holder.device.agent_key_id))
-        self._stub = session_service_stub(self._channel)
+        self._way = AgentWay(holder.device, proof)
+        self._known_stub: SessionServiceStub | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -98,25 +98,27 @@ class SessionCalls:
 
     async def close(self) -> None:
         """Close the channel."""
-        await self._channel.close()
+        await self._way.close()
 
     async def open(self, *, timeout_sec: float | None = None) -> None:
         """Open the session, or extend it with the newest token."""
         request = session_service_pb2.OpenSessionRequest()
-        await self._answer(self._stub.open_session(request, metadata=self._metadata(), timeout=timeout_sec))
+        await self._answer((await self._stub()).open_session(request, metadata=self._metadata(), timeout=timeout_sec))
 
     async def end(self) -> None:
         """End the session. Best effort: the tracker's fence ends it, too."""
         request = session_service_pb2.CloseSessionRequest()
         with contextlib.suppress(grpc.aio.AioRpcError):
-            await self._stub.close_session(request, metadata=self._header(), timeout=_CLOSE_TIMEOUT_SEC)
+            await (await self._stub()).close_session(request, metadata=self._header(), timeout=_CLOSE_TIMEOUT_SEC)
 
     async def find_missing(self, digests: Sequence[str]) -> set[str]:
         """Return the artifacts that the agent lacks."""
         missing: set[str] = set()
         for start in range(0, len(digests), _MOST_DIGESTS) or (0,):
             request = session_service_pb2.FindMissingRequest(digests=digests[start : start + _MOST_DIGESTS])
-            missing.update((await self._answer(self._stub.find_missing(request, metadata=self._metadata()))).digests)
+            missing.update(
+                (await self._answer((await self._stub()).find_missing(request, metadata=self._metadata()))).digests
+            )
         return missing
 
     async def make_upload_ticket(self) -> bytes:
@@ -126,11 +128,11 @@ class SessionCalls:
             FleetError: the agent is too old for it.
         """
         request = session_service_pb2.MakeUploadTicketRequest()
-        return (await self._answer(self._stub.make_upload_ticket(request, metadata=self._metadata()))).ticket
+        return (await self._answer((await self._stub()).make_upload_ticket(request, metadata=self._metadata()))).ticket
 
     async def put(self, messages: AsyncGenerator[session_service_pb2.PutArtifactRequest, None]) -> None:
         """Upload artifacts, see `fleet.client.upload`."""
-        call = self._stub.put_artifact(None, metadata=self._metadata())
+        call = (await self._stub()).put_artifact(None, metadata=self._metadata())
         with self._watched(call):
             try:
                 async with contextlib.aclosing(messages):
@@ -146,7 +148,7 @@ class SessionCalls:
 
     async def measure(self, trials: Iterable[Trial] | AsyncIterable[Trial]) -> AsyncGenerator[Measurement, None]:
         """Yield one measurement per trial, in order. Trials are sent ahead."""
-        call = self._stub.measure(None, metadata=self._metadata())
+        call = (await self._stub()).measure(None, metadata=self._metadata())
         stream = MeasureStream(call, trials, self._takes_trials_in_chunks)
         with self._watched(call):
             try:
@@ -163,7 +165,7 @@ class SessionCalls:
         Args:
             contents: the client's bytes, in pieces of at most `TUNNEL_BYTES`.
         """
-        call = self._stub.tunnel(None, metadata=self._metadata())
+        call = (await self._stub()).tunnel(None, metadata=self._metadata())
         sending = asyncio.create_task(_send_through(call, contents), name=f"fleet tunnel {self._name}")
         with self._watched(call):
             try:
@@ -181,9 +183,10 @@ class SessionCalls:
             MeasurementError: it failed there.
         """
         request = call_to_proto(call)
-        content = await self._in_chunks(self._stub.call_in_pieces, session_service_pb2.CallInPiecesRequest, request)
+        stub = await self._stub()
+        content = await self._in_chunks(stub.call_in_pieces, session_service_pb2.CallInPiecesRequest, request)
         if content is None:
-            answer = await self._answer(self._stub.call(request, metadata=self._metadata()))
+            answer = await self._answer(stub.call(request, metadata=self._metadata()))
         else:
             answer = session_service_pb2.CallResponse.FromString(content)
             del content
@@ -195,10 +198,11 @@ class SessionCalls:
     async def prove(self, order: ProofOrder) -> Proof:
         """Let the agent prove a time. The verdict is IMPOSSIBLE if the agent is too old for that."""
         request = proof_order_to_proto(order)
-        content = await self._in_chunks(self._stub.prove_in_pieces, session_service_pb2.ProveInPiecesRequest, request)
+        stub = await self._stub()
+        content = await self._in_chunks(stub.prove_in_pieces, session_service_pb2.ProveInPiecesRequest, request)
         if content is not None:
             return proof_from_proto(session_service_pb2.ProveResponse.FromString(content), order.claimed_sec)
-        call = self._stub.prove(request, metadata=self._metadata())
+        call = stub.prove(request, metadata=self._metadata())
         with self._watched(call):
             try:
                 return proof_from_proto(await call, order.claimed_sec)
@@ -218,12 +222,12 @@ class SessionCalls:
             force=force,
             timeout=duration(timeout_sec),
         )
-        answer = await self._answer(self._stub.program(request, metadata=self._metadata()))
+        answer = await self._answer((await self._stub()).program(request, metadata=self._metadata()))
         return answer.was_loaded
 
     async def logs(self) -> AsyncGenerator[str, None]:
         """Yield the worker's output, from now until the session ends."""
-        call = self._stub.watch_logs(session_service_pb2.WatchLogsRequest(), metadata=self._metadata())
+        call = (await self._stub()).watch_logs(session_service_pb2.WatchLogsRequest(), metadata=self._metadata())
         with self._watched(call):
             try:
                 async for response in call:
@@ -267,11 +271,17 @@ class SessionCalls:
 
     async def _takes_trials_in_chunks(self) -> bool:
         request = session_service_pb2.OpenSessionRequest()
-        return (await self._answer(self._stub.open_session(request, metadata=self._metadata()))).takes_pieces
+        return (await self._answer((await self._stub()).open_session(request, metadata=self._metadata()))).takes_pieces
 
     async def _answer(self, call: grpc.aio.UnaryUnaryCall[S, T]) -> T:
         with self._watched(call):
             return await call
+
+    async def _stub(self) -> SessionServiceStub:
+        """Return the agent's stub. The first call of a session connects, and may have to try two ways."""
+        if self._known_stub is None:
+            self._known_stub = session_service_stub(await self._way.channel())
+        return self._known_stub
 
     def _metadata(self) -> tuple[tuple[str, bytes], ...]:
         """Return the metadata of every call."""
@@ -302,7 +312,7 @@ class SessionCalls:
         found = from_rpc_error(error, DeviceUnreachable)
         if (type(found) is FleetError and error.code() in _GONE) or isinstance(found, DeviceUnreachable):
             return DeviceUnreachable(
-                f"{self._name} at {self._address} does not answer: {error.details() or error.code().name}; "
+                f"{self._name} at {self._way.address} does not answer: {error.details() or error.code().name}; "
                 "its agent may be restarting, try again or take another device"
             )
         return found

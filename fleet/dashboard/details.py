@@ -49,6 +49,7 @@ def device_details(
             **(_lease_facts(lease, now_sec) if lease else {}),
             **_booking_facts(device.name, bookings, now_sec),
             "address": device.address,
+            **({"relay": device.relay_address} if device.relay_address else {}),
             "attached": f"{age_text(device.attached_at_sec, now_sec)} ago",
             "kind": inventory.kind + (" (simulated)" if inventory.is_simulated else ""),
             "model": inventory.device_model or "-",

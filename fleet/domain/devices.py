@@ -158,6 +158,9 @@ class DeviceStatus:
     mark: HealthMark = GOOD
     """Judgement of its health by people or the tracker."""
 
+    relay_address: str = ""
+    """Address of a relay that leads to its agent, "host:port"; empty: none."""
+
     @property
     def held_by(self) -> str:
         """The holder, with its note."""

@@ -83,6 +83,8 @@ RULES: Mapping[str, Rule] = {
     "SessionService.CloseSession": Rule(roles=_USERS),
     # At an agent, without a token.
     "LeaseLogService.WatchLeaseLog": Rule(roles=_USERS, own_only=frozenset({Role.USER})),
+    # At a relay.
+    "RelayService.WatchClients": Rule(roles=_AGENTS),
     # At an optimizer.
     "CostModelService.WatchSnapshots": Rule(roles=_USERS),
     "SnapshotService.WatchSnapshots": Rule(roles=_USERS),

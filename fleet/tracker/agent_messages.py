@@ -21,6 +21,7 @@ _DEVICE_NAME = re.compile(r"devices/[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_.-]*")
 _KIND = re.compile(r"[a-z][a-z0-9_-]*")
 _PORT = re.compile(r"[0-9]{1,5}")
+_RELAY = re.compile(r"(\[[0-9a-fA-F:]{2,45}\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MAX_INVENTORY_BYTES = 64 * 1024
 _MAX_REASON_CHARS = 1_000
@@ -103,6 +104,17 @@ def fence_to_proto(fence: ev.Fence) -> agent_service_pb2.Fence:
 def checked_digest(text: str) -> str:
     """Return a reported digest; empty, meaning unknown, when it is malformed."""
     return text if _DIGEST.fullmatch(text) else ""
+
+
+def checked_relay(address: str) -> str:
+    """Return the address of an agent's relay; empty: it has none.
+
+    Raises:
+        InvalidRequest: it is malformed.
+    """
+    if address and not (_RELAY.fullmatch(address) and 0 < int(address.rpartition(":")[2]) < 65536):
+        raise InvalidRequest(f"relay address {address[:80]!r} is malformed; write it like 'relay.example.org:9292'")
+    return address
 
 
 def reachable_address(address: str, peer: str) -> str:

@@ -11,7 +11,14 @@ from itertools import count
 from fleet.base.text import sanitize
 from fleet.errors import AlreadyExists, FleetError, InvalidRequest, LimitReached, NotAllowed
 from fleet.identity.roles import Identity
-from fleet.tracker.agent_messages import checked_digest, condition_of, fence_to_proto, offered_device, reachable_address
+from fleet.tracker.agent_messages import (
+    checked_digest,
+    checked_relay,
+    condition_of,
+    fence_to_proto,
+    offered_device,
+    reachable_address,
+)
 from fleet.tracker.contested import ContestedNames
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import MAX_SHOWN_CHARS
@@ -315,6 +322,7 @@ class AgentServicer(Observer):
             tuple(devices),
             key_id=key_id,
             stream=next(self._streams),
+            relay_address=checked_relay(first.hello.relay_address),
         )
 
     def _drop(self, event: ev.AgentAttached, outbox: AgentOutbox) -> None:

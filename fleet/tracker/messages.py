@@ -137,6 +137,7 @@ def device_to_proto(device: DeviceEntry, telemetry: device_pb2.Telemetry | None 
         bitstream_digest=device.bitstream_digest,
         agent_key_id=device.agent_key_id,
         health_mark=mark_to_proto(device.mark),
+        relay_address=device.relay_address,
     )
     with contextlib.suppress(DecodeError):  # one odd device of an older journal must not hide all others
         message.inventory.MergeFromString(device.description)

@@ -37,16 +37,18 @@ class FoundPoison(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., device_name: _Optional[str] = ...) -> None: ...
 
 class AgentHello(_message.Message):
-    __slots__ = ("agent_id", "address", "devices", "version")
+    __slots__ = ("agent_id", "address", "devices", "version", "relay_address")
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    RELAY_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     agent_id: str
     address: str
     devices: _containers.RepeatedCompositeFieldContainer[_device_pb2.Device]
     version: str
-    def __init__(self, agent_id: _Optional[str] = ..., address: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_device_pb2.Device, _Mapping]]] = ..., version: _Optional[str] = ...) -> None: ...
+    relay_address: str
+    def __init__(self, agent_id: _Optional[str] = ..., address: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_device_pb2.Device, _Mapping]]] = ..., version: _Optional[str] = ..., relay_address: _Optional[str] = ...) -> None: ...
 
 class DeviceReport(_message.Message):
     __slots__ = ("device_name", "telemetry", "is_healthy", "reason", "bitstream_digest", "highest_epoch", "fenced_epoch")

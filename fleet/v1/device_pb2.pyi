@@ -52,7 +52,7 @@ RUNTIME_KIND_PLAIN: RuntimeKind
 RUNTIME_KIND_TVM_RPC: RuntimeKind
 
 class Device(_message.Message):
-    __slots__ = ("name", "inventory", "state", "address", "lease_name", "epoch", "telemetry", "reason", "attached_at", "holder", "granted_at", "bitstream_digest", "agent_key_id", "holder_note", "health_mark")
+    __slots__ = ("name", "inventory", "state", "address", "lease_name", "epoch", "telemetry", "reason", "attached_at", "holder", "granted_at", "bitstream_digest", "agent_key_id", "holder_note", "health_mark", "relay_address")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,7 @@ class Device(_message.Message):
     AGENT_KEY_ID_FIELD_NUMBER: _ClassVar[int]
     HOLDER_NOTE_FIELD_NUMBER: _ClassVar[int]
     HEALTH_MARK_FIELD_NUMBER: _ClassVar[int]
+    RELAY_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     name: str
     inventory: Inventory
     state: DeviceState
@@ -83,7 +84,8 @@ class Device(_message.Message):
     agent_key_id: str
     holder_note: str
     health_mark: HealthMark
-    def __init__(self, name: _Optional[str] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., state: _Optional[_Union[DeviceState, str]] = ..., address: _Optional[str] = ..., lease_name: _Optional[str] = ..., epoch: _Optional[int] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., reason: _Optional[str] = ..., attached_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., bitstream_digest: _Optional[str] = ..., agent_key_id: _Optional[str] = ..., holder_note: _Optional[str] = ..., health_mark: _Optional[_Union[HealthMark, _Mapping]] = ...) -> None: ...
+    relay_address: str
+    def __init__(self, name: _Optional[str] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., state: _Optional[_Union[DeviceState, str]] = ..., address: _Optional[str] = ..., lease_name: _Optional[str] = ..., epoch: _Optional[int] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., reason: _Optional[str] = ..., attached_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., holder: _Optional[str] = ..., granted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., bitstream_digest: _Optional[str] = ..., agent_key_id: _Optional[str] = ..., holder_note: _Optional[str] = ..., health_mark: _Optional[_Union[HealthMark, _Mapping]] = ..., relay_address: _Optional[str] = ...) -> None: ...
 
 class HealthMark(_message.Message):
     __slots__ = ("state", "by", "at", "reason", "until")

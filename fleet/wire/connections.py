@@ -87,7 +87,7 @@ class Strangers:
         closed |= dict.fromkeys(n for n in oldest_first if n in fragments and now - self._since_sec[n] >= _FRAGMENT_SEC)
         by_address: defaultdict[str, list[int]] = defaultdict(list)
         for number in oldest_first:
-            by_address[_network(found[number][0])].append(number)
+            by_address[network_of(found[number][0])].append(number)
         for numbers in by_address.values():
             closed |= dict.fromkeys(numbers[: max(len(numbers) - self.limits.of_address, 0)])
         return [number for number in oldest_first if number in closed]
@@ -213,7 +213,7 @@ def _plain_host(host: str) -> str:
     return host.partition("%")[0].removeprefix("::ffff:")
 
 
-def _network(host: str) -> str:
+def network_of(host: str) -> str:
     """Return an IPv4 address, or the /64 network of an IPv6 address, which usually has one owner."""
     if ":" not in host:
         return host

@@ -113,6 +113,7 @@ def device_to_proto(device: DeviceStatus) -> device_pb2.Device:
         health_mark=mark_to_proto(device.mark),
         attached_at=optional_timestamp(device.attached_at_sec),
         granted_at=optional_timestamp(device.granted_at_sec),
+        relay_address=device.relay_address,
     )
 
 
@@ -134,4 +135,5 @@ def device_from_proto(message: device_pb2.Device) -> DeviceStatus:
         bitstream_digest=message.bitstream_digest,
         agent_key_id=message.agent_key_id,
         mark=mark_from_proto(message.health_mark),
+        relay_address=message.relay_address,
     )

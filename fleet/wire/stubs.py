@@ -21,6 +21,7 @@ from fleet.v1 import (
     lease_service_pb2,
     measurement_pb2,
     poison_service_pb2,
+    relay_service_pb2,
     session_service_pb2,
 )
 from fleet.wire import rpc
@@ -455,6 +456,34 @@ def add_poison_service(
 ) -> None:
     """Have a server answer the calls of fleet.v1.PoisonService."""
     rpc.add_service(server, poison_service_pb2.DESCRIPTOR.services_by_name["PoisonService"], servicer, guard)
+
+
+class RelayServiceStub(Protocol):
+    """Client side of fleet.v1.RelayService."""
+
+    watch_clients: grpc.aio.UnaryStreamMultiCallable[
+        relay_service_pb2.WatchClientsRequest, relay_service_pb2.WatchClientsResponse
+    ]
+
+
+class RelayServiceServicer(Protocol):
+    """Server side of fleet.v1.RelayService."""
+
+    def watch_clients(
+        self, request: relay_service_pb2.WatchClientsRequest, context: rpc.CallContext, /
+    ) -> AsyncIterator[relay_service_pb2.WatchClientsResponse]: ...
+
+
+def relay_service_stub(channel: rpc.Channel) -> RelayServiceStub:
+    """Return a client stub of fleet.v1.RelayService on a channel."""
+    return cast(RelayServiceStub, rpc.Stub(channel, relay_service_pb2.DESCRIPTOR.services_by_name["RelayService"]))
+
+
+def add_relay_service(
+    server: grpc.aio.Server, servicer: RelayServiceServicer, guard: Guard | None = None
+) -> None:
+    """Have a server answer the calls of fleet.v1.RelayService."""
+    rpc.add_service(server, relay_service_pb2.DESCRIPTOR.services_by_name["RelayService"], servicer, guard)
 
 
 class SessionServiceStub(Protocol):

@@ -14,6 +14,7 @@ from tests.fuzz.targets.optimizer import OPTIMIZER
 from tests.fuzz.targets.ports import PORTS
 from tests.fuzz.targets.proofs import PROOFS
 from tests.fuzz.targets.registrations import REGISTRATIONS
+from tests.fuzz.targets.relay import RELAY
 from tests.fuzz.targets.texts import TEXTS
 from tests.fuzz.targets.tracker import TRACKER
 from tests.fuzz.targets.views import VIEWS
@@ -35,6 +36,7 @@ TARGETS: Mapping[str, Target] = {
         ANSWERS,
         VIEWS,
         REGISTRATIONS,
+        RELAY,
     )
     for target in group
 }

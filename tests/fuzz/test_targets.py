@@ -34,7 +34,7 @@ def test_only_documented_errors_are_raised(target: Target) -> None:
 
 def test_every_rpc_is_called() -> None:
     """A new rpc must be added to a target."""
-    called = {*TRACKER_RPCS, *AGENT_RPCS, "CostModelService/WatchSnapshots"}
+    called = {*TRACKER_RPCS, *AGENT_RPCS, "CostModelService/WatchSnapshots", "RelayService/WatchClients"}
     former = {"SnapshotService/WatchSnapshots"}  # another name of CostModelService
 
     assert {rpc.replace(".", "/") for rpc in RULES} - former == called

@@ -53,6 +53,7 @@ def test_a_cpu_device_that_no_machine_can_be_is_refused(settings: dict[str, obje
         ("true: 3\n", "agent.yaml: line 1: unknown key True; known are"),
         ("tracker: lab:1\ntracker: lab:2\n", "agent.yaml: line 2: the key 'tracker' stands in line 1 already"),
         ("\ntracker: lab\n", "agent.yaml: line 2: tracker: 'lab'; write it like"),
+        ("\nrelay: lab\n", "agent.yaml: line 2: relay: 'lab'; write it like"),
         ("\ncache_max_bytes: many\n", "agent.yaml: line 2: cache_max_bytes: expected a whole number, found 'many'"),
         ("\ncache_max_bytes: 0\n", "agent.yaml: line 2: cache_max_bytes: expected a number above zero, found 0"),
         ("\nmemory_limit_bytes: 1\n", "agent.yaml: line 2: memory_limit_bytes: 1 bytes, a worker needs at least"),

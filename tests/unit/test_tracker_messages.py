@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fleet.domain.leases import LeaseTerms
 from fleet.domain.selectors import device_labels
 from fleet.domain.tokens import TokenSigner, TokenVerifier
 from fleet.domain.waits import WaitReason, wait_text
+from fleet.errors import InvalidRequest
+from fleet.tracker.agent_messages import checked_relay
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import LeaseEnd
@@ -149,3 +152,12 @@ def test_events_of_a_client_are_read() -> None:
         ev.Release("c", "leases/1"),
         None,
     ]
+
+
+def test_a_relays_address_is_plain_text_with_a_port() -> None:
+    """It is shown and dialled by everybody; an agent without a relay names none."""
+    for address in ("", "relay.example.org:9292", "10.0.0.5:1", "[fd00::5]:65535"):
+        assert checked_relay(address) == address
+    for address in ("relay", "relay:0", "relay:65536", "re\x1b[31mlay:1", "a b:1", "x" * 300 + ":1", "relay:\u0661"):
+        with pytest.raises(InvalidRequest):
+            checked_relay(address)

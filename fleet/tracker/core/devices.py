@@ -134,6 +134,7 @@ def _admit(tables: Tables, event: ev.AgentAttached, offered: ev.OfferedDevice) -
     tables.inventory_bytes += len(offered.description) - len(device.description)
     device.kind, device.labels, device.description = offered.kind, labels, offered.description
     device.address, device.agent_id, device.agent_key_id = event.address, event.agent_id, event.key_id
+    device.relay_address = event.relay_address
     device.is_attached, device.attached_at_sec, device.detached_at_sec = True, tables.now_sec, None
     tables.timers.cancel(("device", device.name))
     tables.matching.add_device(device.name, labels)

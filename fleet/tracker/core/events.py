@@ -44,6 +44,8 @@ class AgentAttached:
     """Key id of the agent's certificate; empty without TLS."""
     stream: int = 0
     """Number of the reporting stream; an agent that reconnects has another."""
+    relay_address: str = ""
+    """Address of the agent's relay, "host:port"; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

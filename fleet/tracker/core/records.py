@@ -139,6 +139,8 @@ class DeviceEntry:
     """Leases in a row with a fault, until the next grant after a lease without one."""
     is_used: bool = False
     """True from a grant to the next fault."""
+    relay_address: str = ""
+    """Address of its agent's relay; empty: none."""
 
     @property
     def is_ready(self) -> bool:

@@ -128,6 +128,7 @@ def _device_content(device: DeviceEntry) -> str:
             "agent_id": device.agent_id,
             "attached_at_sec": device.attached_at_sec,
             "detached_at_sec": device.detached_at_sec,
+            "relay_address": device.relay_address,
         }
     )
 
@@ -143,6 +144,7 @@ def _device(name: str, content: str) -> DeviceEntry:
         agent_id=found["agent_id"],
         attached_at_sec=found["attached_at_sec"],
         detached_at_sec=found["detached_at_sec"],
+        relay_address=found.get("relay_address", ""),
     )
 
 

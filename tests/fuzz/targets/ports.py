@@ -1,5 +1,5 @@
-"""The ports of tracker, agent, optimizer and gateway: bytes of other protocols, frames that are cut off or mixed up,
-calls that are begun and never ended, and silence.
+"""The ports of tracker, agent, optimizer, gateway and relay: bytes of other protocols, frames that are cut off or mixed
+up, calls that are begun and never ended, and silence.
 
 The first three are without TLS here: these are the bytes of a peer that has shown its certificate. Their calls carry
 valid credentials, so that they reach a service. Now and then a true call has to be answered beside all that.
@@ -32,6 +32,7 @@ from tests.fuzz.loops import ServerLoop
 from tests.fuzz.target import Target
 from tests.fuzz.targets.agent import open_agent, token
 from tests.fuzz.targets.optimizer import open_optimizer
+from tests.fuzz.targets.relay import ask_relay, open_relay, openings
 from tests.fuzz.targets.tracker import open_tracker
 
 _LIVES = 500
@@ -244,6 +245,10 @@ def _gateway_connections() -> list[bytes]:
     return [end + talk for talk in talks for end in (_ENDS_WELL, _ENDS_AT_ONCE, _STAYS)]
 
 
+def _relay_connections() -> list[bytes]:
+    return [end + opening for opening in openings() for end in (_ENDS_WELL, _ENDS_AT_ONCE, _STAYS)]
+
+
 def _target(name: str, port: _Port, seeds: Callable[[], Sequence[bytes]]) -> Target:
     return Target(
         name=name,
@@ -269,4 +274,5 @@ PORTS = [
         "optimizer_port", _grpc_port(open_optimizer, _ask_optimizer, rpc.MAX_REQUEST_BYTES), _optimizer_connections
     ),
     _target("gateway_port", _Port(_open_gateway, _ask_gateway), _gateway_connections),
+    _target("relay_port", _Port(open_relay, ask_relay), _relay_connections),
 ]

@@ -1,0 +1,1 @@
+"""Relay: joins clients to agents that they cannot dial, by the server name in TLS."""
