@@ -30,6 +30,7 @@ LONG = (
     "lab_week",
     "forecast",
     "gateway_overhead",
+    "relay",
 )
 """Run only when named: they take longer than all the others together."""
 
