@@ -43,7 +43,7 @@ demo: $(VENV)/.demo  ## tune the costliest operators of SqueezeNet on this machi
 	$(BIN)/python scripts/demo.py
 
 # Their tests must not be skipped: `test_packages.py` installs these programs.
-test: export FLEET_TESTS_PROMISED = gcc,postgres,prometheus,promtool,qemu-aarch64-static
+test: export FLEET_TESTS_PROMISED = gcc,iptables,postgres,prometheus,promtool,qemu-aarch64-static
 test:  ## the whole suite; installs the Debian packages that it needs, or says how
 	$(PYTHON) scripts/test_packages.py
 	$(MAKE) --no-print-directory venv

@@ -26,6 +26,7 @@ tmux                      the start script of agents on boards without systemd
 groff-base                the manual page, without a warning
 systemd                   its verifier, for the tracker's unit
 iproute2                  networks of their own: slow links, the commands of the README
+iptables                  an address translator before one of them
 pocl-opencl-icd           an OpenCL device on the CPU
 ocl-icd-libopencl1        OpenCL's loader
 opencl-c-headers          OpenCL's headers

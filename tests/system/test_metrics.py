@@ -101,6 +101,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             *("--tracker", address, "--config", str(folder / "agent.yaml"), "--state-dir", str(folder / "agent")),
         )
         start("gateway", "--tracker", address, "--port", "0")
+        start("relay", "--tracker", address, "--port", "0")
         start("optimizer", "--tracker", address, "--library", str(folder / "library.sqlite"), "--workers", "1")
         found = Site(address, started)
         eventually_sync(lambda: found.value("agent", "fleet_agent_attached"), 120)
