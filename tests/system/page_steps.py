@@ -96,6 +96,9 @@ NOT_RUN = {
         "fleet build model.onnx:'fused_conv2d1_*' --target jetson-orin -o conv.so",
         """fleet build module.json --target '{"kind": "rocm", "mcpu": "gfx90a"}' --linker 'ld.lld'""",
     ],
+    "needs several machines: tests/system/test_relay.py": [
+        "fleet relay serve --tracker 10.0.0.5:9290 --allow-network",
+    ],
     "needs another account or machine, with keys of its own: tests/system/test_joining.py": [
         "fleet tracker token revoke 3f9a0c12b7de",
         "fleet tracker revoke 0a1b2c3d4e5f --reason 'laptop lost'",
