@@ -14,17 +14,20 @@ import typing
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from fleet.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 T = TypeVar("T")
 
 _INFINITE = "Infinity"
 """JSON has no infinity, and times that are not known are infinite."""
+
+
+class _Dataclass(Protocol):
+    """Any dataclass, as type checkers see it."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
 
 def to_plain(value: object) -> object:
@@ -46,7 +49,7 @@ def to_plain(value: object) -> object:
     return value
 
 
-def to_object(value: DataclassInstance) -> dict[str, object]:
+def to_object(value: _Dataclass) -> dict[str, object]:
     """Convert a dataclass to a JSON object."""
     return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
 
