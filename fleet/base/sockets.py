@@ -99,12 +99,17 @@ class _End(asyncio.BufferedProtocol):
         self._buffer = buffer
         self._count = count
         self._over = over
+        self._early = b""
+        """Bytes to send that came before this connection's transport was there."""
+
         self.transport: asyncio.Transport | None = None
         self.is_ended = False
+        self.is_full = False
+        """True while bytes wait to be sent."""
 
     def resume(self) -> None:
-        """Read on."""
-        if self.transport is not None and not self.transport.is_closing():
+        """Read on, unless the other connection has bytes to send."""
+        if self.transport is not None and not self.transport.is_closing() and not self.other.is_full:
             self.transport.resume_reading()
 
     def close(self) -> None:
@@ -120,7 +125,10 @@ class _End(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=0)
-        self.transport.pause_reading()  # until the other connection is there, too
+        self.transport.pause_reading()  # until the other is there, too; Python 3.11.2 reads nevertheless
+        self.write(self._early)
+        if self.other.is_ended:
+            self.end()
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._buffer
@@ -130,10 +138,12 @@ class _End(asyncio.BufferedProtocol):
         self.other.write(bytes(memoryview(self._buffer)[:nbytes]))
 
     def pause_writing(self) -> None:
+        self.is_full = True
         if self.other.transport is not None:
             self.other.transport.pause_reading()
 
     def resume_writing(self) -> None:
+        self.is_full = False
         self.other.resume()
 
     def eof_received(self) -> bool:
@@ -152,7 +162,9 @@ class _End(asyncio.BufferedProtocol):
 
     def write(self, content: bytes) -> None:
         """Send bytes, unless the connection is closing."""
-        if self.transport is not None and not self.transport.is_closing():
+        if self.transport is None:
+            self._early += content
+        elif not self.transport.is_closing():
             self.transport.write(content)
 
     def end(self) -> None:
