@@ -19,6 +19,10 @@ MOST = {"rpi4": 2, "pixel": 1}
 PI = Server("rpi4", HOST, 9090)
 
 
+def served_as(key: str) -> str | None:
+    return key if key in MOST else None
+
+
 def put(match_key: str, *, key: str = "rpi4", port: int = 9090) -> Put:
     return Put(key=key, port=port, match_key=match_key, host="")
 
@@ -58,7 +62,7 @@ def test_malformed_offers_are_refused(arguments: list[object]) -> None:
 
 
 def test_a_match_key_is_used_once_and_then_a_new_one_comes() -> None:
-    offers = Offers(MOST)
+    offers = Offers(MOST, served_as)
     assert offers.add(1, put("rpi4:0.1"), HOST) == PI
     assert offers.pending(1) == ["rpi4:0.1"]
 
@@ -70,7 +74,7 @@ def test_a_match_key_is_used_once_and_then_a_new_one_comes() -> None:
 
 def test_an_offer_that_is_repeated_counts_once() -> None:
     """TVM's Android app offers the same match key again after five minutes."""
-    offers = Offers(MOST)
+    offers = Offers(MOST, served_as)
     offers.add(1, put("rpi4:0.1"), HOST)
 
     assert offers.add(1, put("rpi4:0.1"), HOST) is None
@@ -78,7 +82,7 @@ def test_an_offer_that_is_repeated_counts_once() -> None:
 
 
 def test_offers_end_with_their_connection() -> None:
-    offers = Offers(MOST)
+    offers = Offers(MOST, served_as)
     offers.add(1, put("rpi4:0.1"), HOST)
     offers.add(2, put("rpi4:0.2", port=9091), HOST)
 
@@ -90,7 +94,7 @@ def test_offers_end_with_their_connection() -> None:
 
 def test_a_server_that_was_restarted_replaces_its_former_offer() -> None:
     """Its former connection may end later, or never. An offer from there stays listed, so that nothing offers more."""
-    offers = Offers(MOST)
+    offers = Offers(MOST, served_as)
     offers.add(1, put("rpi4:old"), HOST)
 
     assert offers.add(2, put("rpi4:new"), HOST) == PI
@@ -101,7 +105,7 @@ def test_a_server_that_was_restarted_replaces_its_former_offer() -> None:
 
 def test_a_proxy_offers_several_boards_over_one_connection() -> None:
     """Boards of one key are numbered; after a session the free number is taken again."""
-    offers = Offers(MOST)
+    offers = Offers(MOST, served_as)
     names = [offers.add(1, put(f"rpi4:{number}"), HOST) for number in range(2)]
     other = offers.add(1, put("pixel:0", key="pixel"), HOST)
 
@@ -114,7 +118,7 @@ def test_a_proxy_offers_several_boards_over_one_connection() -> None:
 
 def test_offers_that_are_not_served_wait() -> None:
     """They are listed, or their server would offer others again and again."""
-    offers = Offers(MOST)
+    offers = Offers(MOST, served_as)
 
     assert offers.add(1, put("odd:0.1", key="odd"), None) is None
     assert offers.pending(1) == ["odd:0.1"]
@@ -122,7 +126,7 @@ def test_offers_that_are_not_served_wait() -> None:
 
 
 def test_offers_and_servers_are_bounded() -> None:
-    offers = Offers(MOST)
+    offers = Offers(MOST, served_as)
     assert [offers.add(port, put("rpi4:0.1", port=port), HOST) is not None for port in (1, 2, 3)] == [True, True, False]
     assert offers.add(4, put("pixel:0.1", key="pixel"), HOST) is not None
     assert offers.pending(3) == ["rpi4:0.1"]

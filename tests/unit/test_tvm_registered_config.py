@@ -36,7 +36,7 @@ def test_boards_come_from_the_wire_of_the_port_by_default() -> None:
         ("listen: 10.1.0.1\n  keys: {}", "line 3: devices[0]: listen: '10.1.0.1'"),
         ("listen: 10.1.0.1:9190\n  keys: {}", "line 4: devices[0]: keys: name at least one"),
         ("listen: 0.0.0.0:9190\n  keys:\n    pi: {target: rpi4-64}", "line 5: devices[0]: keys: pi: the key 'from' is"),
-        ("listen: 10.1.0.1:9190\n  keys:\n    p:i: {target: rpi4-64}", "line 5: devices[0]: keys: 'p:i' is no key"),
+        ("listen: 10.1.0.1:9190\n  keys:\n    p i: {target: rpi4-64}", "line 5: devices[0]: keys: 'p i' is no key"),
         ("listen: 10.1.0.1:9190\n  keys:\n    pi: rpi4-64", "line 5: devices[0]: keys: pi: expected settings like"),
         ("listen: 10.1.0.1:9190\n  keys:\n    pi: {target: pi9}", "line 5: devices[0]: keys: pi: target: "),
         ("listen: 10.1.0.1:9190\n  keys:\n    pi: {traget: rpi4-64}", "unknown key 'traget'; did you mean 'target'?"),
