@@ -95,7 +95,7 @@ class _Pool:
 
     @property
     def unused(self) -> list[Device]:
-        """Devices without a session, including those that are being released."""
+        """Devices without a session, also while they are being released."""
         return [*self.idle, *self._releases.values()]
 
     async def take(self) -> Device:

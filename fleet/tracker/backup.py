@@ -116,7 +116,7 @@ def back_up(state_dir: Path, path: Path, *, has_history: bool = False) -> Backup
 def restore(path: Path, state_dir: Path) -> Backup:
     """Create a tracker's state directory from a backup.
 
-    Join tokens are not restored: some may have been used since.
+    Leaves join tokens out: some may have been used since the backup.
 
     Raises:
         ConfigError: the file is no intact backup or readable by others, or the directory is not empty.

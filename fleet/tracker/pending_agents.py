@@ -51,10 +51,10 @@ class PendingAgents:
         """Return the waiting agent with a code.
 
         Raises:
-            NotFound: there is none.
+            NotFound: no agent with this code waits.
         """
         found = self._by_code.get(grouped(code))
-        if found is None:
+        if found is None or found.decision.done():  # its wait has ended, and its task has not run yet
             raise NotFound(f"no agent with the code {grouped(code)!r} waits; see those that do: fleet agent pending")
         return found
 

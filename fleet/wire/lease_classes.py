@@ -21,7 +21,7 @@ def class_from_proto(value: int) -> LeaseClass:
 
 
 def known_class(value: int) -> LeaseClass | None:
-    """Read a class; None for one that is unset, or known only to newer versions."""
+    """Read a class; return None for an unset one and for classes of newer versions."""
     return _BY_NUMBER.get(value)
 
 

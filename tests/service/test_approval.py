@@ -77,7 +77,7 @@ async def test_an_approved_agent_serves_devices() -> None:
 
 
 async def test_a_refused_agent_learns_the_reason() -> None:
-    """It is no member, and no longer waits."""
+    """Afterwards it is neither a member nor listed as waiting."""
     async with serve_tracker() as served, IdentityCalls(served.address) as calls:
         board = _Board(served.address)
         async with waiting(board, calls) as asking:
@@ -190,6 +190,17 @@ async def test_only_admins_decide() -> None:
 def pending_agent(number: int, host: str) -> PendingAgent:
     key = ec.generate_private_key(ec.SECP256R1()).public_key()
     return PendingAgent(code=f"{number:04}", key_id="", public_key=key, name="n", host=host, asked_at_sec=0.0)
+
+
+async def test_an_agent_whose_wait_has_ended_cannot_be_approved() -> None:
+    """An approval between the end of the wait and the removal from the list must not make it a member."""
+    agents, agent = PendingAgents(), pending_agent(1, "one")
+    waiting_task = asyncio.create_task(agents.decided(agent))
+    await asyncio.sleep(0)
+    agent.decision.cancel()
+    with pytest.raises(NotFound, match="no agent with the code"):
+        agents.find(agent.code)
+    await asyncio.gather(waiting_task, return_exceptions=True)
 
 
 async def test_a_host_has_ten_waiting_agents() -> None:

@@ -37,5 +37,5 @@ def test_a_code_may_be_typed_in_several_ways(typed: str) -> None:
 
 
 def test_commitments_differ() -> None:
-    """A commitment reveals nothing that two numbers share."""
+    """Different numbers have different commitments."""
     assert commitment_to(_AGENT) != commitment_to(_TRACKER)

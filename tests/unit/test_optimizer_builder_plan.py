@@ -96,7 +96,7 @@ def test_accounts_take_turns_however_many_tasks_they_have() -> None:
 
 
 def test_jobs_that_share_a_workload_pay_equal_parts_of_its_tasks() -> None:
-    """A search shared by two accounts costs each half, so that the first gets twice as many."""
+    """Two accounts that share a search pay half each, and their charges stay equal."""
     pool = ManualPool(1)
     plan = plan_of(pool)
     seat, other = plan.seat("a", lambda: 1.0, "jobs/a"), plan.seat("b", lambda: 1.0, "jobs/b")
