@@ -42,13 +42,14 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 demo: $(VENV)/.demo  ## tune the costliest operators of SqueezeNet on this machine and show what was gained
 	$(BIN)/python scripts/demo.py
 
+# A test that fails is run once more, and listed as RERUN: machines of CI vary in load. Find its race and repair it.
 # Their tests must not be skipped: `test_packages.py` installs these programs.
 test: export FLEET_TESTS_PROMISED = gcc,iptables,postgres,prometheus,promtool,qemu-aarch64-static
 test:  ## the whole suite; installs the Debian packages that it needs, or says how
 	$(PYTHON) scripts/test_packages.py
 	$(MAKE) --no-print-directory venv
 	$(BIN)/python -m tests.emulated.sysroot
-	$(PARALLEL) -m 'not measures'
+	$(PARALLEL) -m 'not measures' --reruns 1 -r fER
 	$(BIN)/python -m pytest -m measures $$(grep -rl --include='test_*.py' mark.measures tests)
 	$(BIN)/python scripts/package_check.py
 	$(BIN)/python scripts/python_tiers.py torch

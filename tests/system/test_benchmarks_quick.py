@@ -191,14 +191,14 @@ def test_soak_reads_the_tracker_while_clients_come_and_go(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_scale_reports_the_builders_of_a_large_fleet() -> None:
-    """Slower kernels need fewer builders, and a fleet that loses some continues with the others."""
+    """Costs are measured, and each kernel time has a row; `test_scale_model.py` tests the simulation itself."""
     figures = _figures("benchmarks.scale")
 
-    needed = [row["builders_needed"] for row in figures["by_kernel_ms"].values()]
-    assert needed[-2] >= needed[-1] >= 1
-    assert all(0 < row["share"] <= 1 for row in figures["by_kernel_ms"].values())
-    assert figures["costs"]["build_ms"] > 0
-    assert figures["killed"]["trials_per_sec"][1] > 0
+    assert list(figures["by_kernel_ms"]) == ["0.2", "1", "5", "20"]
+    assert all(1 <= row["builders_needed"] <= figures["boards"] for row in figures["by_kernel_ms"].values())
+    assert all(0 <= row["share"] <= 1 for row in figures["by_kernel_ms"].values())
+    assert figures["costs"]["search_ms"] > 0 < figures["costs"]["build_ms"]
+    assert figures["ours"] == figures["by_kernel_ms"]["5"]["builders_needed"]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.scale import Costs, Scale, builders_needed, site
 from benchmarks.scale_model import Site, simulate
 
 PLENTY = Site(
@@ -49,6 +50,16 @@ def test_killed_builders_cost_only_their_share_of_the_pace() -> None:
     whole, halved = (simulate(replace(short, deaths=deaths), batches=60) for deaths in (0, 5))
 
     assert 0.55 * whole.trials_per_sec < halved.trials_per_sec < 0.75 * whole.trials_per_sec
+
+
+def test_slower_kernels_need_fewer_builders() -> None:
+    """At fixed costs, over a simulation that is long enough to leave its start behind."""
+    costs = Costs(search_ms=30, build_ms=100, artifact_bytes=20_000, task_bytes=20_000)
+    scale = Scale(boards=50, builders=5, batches=12)
+    fast, slow = (builders_needed(costs, kernel_ms, scale) for kernel_ms in (1.0, 20.0))
+
+    assert fast > slow >= 1
+    assert simulate(site(costs, 20.0, scale, deaths=1), batches=48).trials_per_sec > 0
 
 
 def test_the_same_seed_gives_the_same_fleet() -> None:
