@@ -157,6 +157,8 @@ async def test_settings_may_be_for_all_other_keys() -> None:
         ("127.0.0.1:5555", 1024),
         ("second", 1024),
     ]
+    for driver in drivers:
+        await driver.close()
     await finder.close()
     await Peer.close_all()
 
