@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fleet.base.local_time import clock_text, moment_text
+from fleet.base.local_time import span_text
 from fleet.cli import completion_values, options
 from fleet.cli.tables import make_console, text_table
 from fleet.dashboard import formatting
@@ -91,5 +91,4 @@ def _table(found: Sequence[Booking]) -> Table:
 
 def _time_text(booking: Booking) -> str:
     """Return start and end in local time."""
-    starts = moment_text(booking.starts_at_sec, time.time())
-    return f"{starts} to {clock_text(booking.ends_at_sec)}"
+    return span_text(booking.starts_at_sec, booking.ends_at_sec, time.time())

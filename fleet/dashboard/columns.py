@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from rich.text import Text
 
-from fleet.base.local_time import clock_text, moment_text
+from fleet.base.local_time import moment_text
 from fleet.base.quantities import age_text, elapsed_text, time_text
 from fleet.dashboard import formatting
 from fleet.domain.bookings import Booking, booking_id
@@ -260,7 +260,7 @@ BOOKING_COLUMNS: Sequence[Column[Booking]] = (
     ),
     Column(
         title="to",
-        cell=lambda booking, _: clock_text(booking.ends_at_sec),
+        cell=lambda booking, _: moment_text(booking.ends_at_sec, booking.starts_at_sec),
         key=lambda booking: _number(-booking.ends_at_sec),
         is_number=True,
         from_width=60,

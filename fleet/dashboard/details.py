@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fleet.base.local_time import clock_text, moment_text
+from fleet.base.local_time import span_text
 from fleet.base.quantities import age_text, count_text, elapsed_text, size_text, time_text
 from fleet.dashboard import formatting
 from fleet.dashboard.columns import JOB_STATES, STATES, booked_devices, booking_state, state_text
@@ -167,8 +167,7 @@ def _time_text(booking: Booking, now_sec: float) -> str:
     """Return the time of a booking: "14:00 to 16:00, in 2 h 05 min"."""
     starts_in_sec = booking.starts_at_sec - now_sec
     when = f"in {elapsed_text(starts_in_sec)}" if starts_in_sec > 0 else "now"
-    starts = moment_text(booking.starts_at_sec, now_sec)
-    return f"{starts} to {clock_text(booking.ends_at_sec)}, {when}"
+    return f"{span_text(booking.starts_at_sec, booking.ends_at_sec, now_sec)}, {when}"
 
 
 def _candidates(request: PendingRequest, snapshot: Snapshot, now_sec: float) -> RenderableType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fleet.base.local_time import clock_text, moment_text
+from fleet.base.local_time import span_text
 from fleet.base.text import sanitize
 from fleet.domain.accounts import account_text
 from fleet.domain.selectors import selector_text
@@ -75,7 +75,7 @@ class Booking:
 def notice_text(booking: Booking, now_sec: float) -> str:
     """Return the sentence for the owner of a booking that cannot be kept any more, or can again."""
     shown_id = booking_id(booking.name)
-    time = f"{moment_text(booking.starts_at_sec, now_sec)} to {clock_text(booking.ends_at_sec)}"
+    time = span_text(booking.starts_at_sec, booking.ends_at_sec, now_sec)
     about = f"the booking {shown_id} of {booking.selector}, {time},"
     if booking.missing_count <= 0:
         return sanitize(f"{about} can be kept again, on {_listed(booking.device_names)}")

@@ -240,7 +240,7 @@ class Schedulings:
         for index, (end_sec, count, board) in enumerate(ends):
             if index % _STEPS == 0:
                 yield
-            if board.held is None or board.held.lease_class is not LeaseClass.BATCH:
+            if (held := board.held) is None or held.lease_class is not LeaseClass.BATCH or held.is_safe:
                 continue
             if board.pool not in waiting:
                 waiting[board.pool] = sorted(chain.from_iterable(self._lanes_of.get(board.pool, ())), reverse=True)

@@ -104,6 +104,13 @@ _STATUS: Mapping[type[FleetError], grpc.StatusCode] = {
 }
 """A class that is missing here gets the status of its base. Our own clients use the name of the class instead."""
 
+_PEERS: Mapping[type[FleetError], str] = {
+    TrackerUnavailable: "tracker",
+    DeviceUnreachable: "agent",
+    OptimizerUnavailable: "optimizer",
+}
+"""The peer of a call, by the error for its absence."""
+
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 """Returned by `read` at the end of a stream."""
 
@@ -254,6 +261,12 @@ def from_rpc_error(error: grpc.aio.AioRpcError, unavailable: type[FleetError]) -
         return cls(details)
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         return unavailable(details)
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        peer = _PEERS.get(unavailable, "server")
+        return FleetError(
+            f"the {peer} does not know this call: it is older than this command, or another server has its address; "
+            f"update the {peer} or correct the address"
+        )
     return FleetError(f"{error.code().name}: {details}")
 
 

@@ -232,7 +232,7 @@ async def test_the_former_name_of_the_service_is_served() -> None:
 async def test_a_server_without_the_service_is_an_error() -> None:
     """A client of a server without the service fails instead of waiting for ever."""
     async with served(CostModelServicer(), register=lambda *_: None) as address:
-        with pytest.raises(FleetError, match="UNIMPLEMENTED"):
+        with pytest.raises(FleetError, match="the optimizer does not know this call"):
             await anext(watch_snapshots(address, FEATURE_VERSION))
 
 

@@ -17,11 +17,13 @@ from fleet.errors import (
     CacheFull,
     ConfigError,
     DeviceClosed,
+    DeviceUnreachable,
     DiskFull,
     ErrorKind,
     FleetError,
     MeasurementError,
     NotAllowed,
+    OptimizerUnavailable,
     TrackerUnavailable,
     error_classes,
 )
@@ -82,6 +84,26 @@ async def caught(calling: Awaitable[None]) -> FleetError:
     with pytest.raises(grpc.aio.AioRpcError) as info:
         await calling
     return from_rpc_error(info.value, TrackerUnavailable)
+
+
+@pytest.mark.parametrize(
+    ("unavailable", "peer"),
+    [(TrackerUnavailable, "tracker"), (DeviceUnreachable, "agent"), (OptimizerUnavailable, "optimizer")],
+)
+async def test_an_older_peer_that_does_not_know_a_call_is_named(unavailable: type[FleetError], peer: str) -> None:
+    """Every call of an older release ends in the same sentence, with the next step."""
+    server = make_server()
+    port = bind(server, "127.0.0.1", 0, security(Role.TRACKER), what="the test")
+    await server.start()
+    async with make_channel(f"127.0.0.1:{port}", credentials(Role.AGENT)) as channel:
+        for rpc in (get, watch):
+            with pytest.raises(grpc.aio.AioRpcError) as info:
+                await rpc(Stub(channel, SERVICE))
+
+            found = str(from_rpc_error(info.value, unavailable))
+            assert found.startswith(f"the {peer} does not know this call: it is older than this command")
+            assert f"update the {peer}" in found
+    await server.stop(0)
 
 
 @pytest.mark.parametrize("rpc", [get, watch])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
-from fleet.base.local_time import clock_text, moment_text
+from fleet.base.local_time import moment_text, span_text
 from fleet.dashboard.actions import CancelBooking
 from fleet.dashboard.panes import BOOKINGS, Choice, arrange, parse_filter
 from fleet.dashboard.selection import PANES, action_for, details_of, find, make_sheets, shown_panes
@@ -73,11 +74,11 @@ def test_the_table_has_author_devices_time_and_state(width: int) -> None:
     head = next(at for at, line in enumerate(lines) if line.startswith("booking "))
     rows = [" ".join(line.split()) for line in lines[head + 1 : head + 4]]
     wants = " board=rpi4" if width >= 100 else ""
-    lacks = "pi4-01, lacks p…" if width == 80 else "pi4-01, lacks pi4-03"
+    used, lacks = ("pi4-01 pi4-…", "pi4-01, lac…") if width == 80 else ("pi4-01 pi4-02", "pi4-01, lacks pi4-03")
     assert rows == [
-        f"t3w1 ann@desk for team-a{wants} 21:13 23:13 1 of 2 in use pi4-01 pi4-02",
-        f"t3w2 bob@lab{wants} 00:13 01:13 cannot be kept {lacks}",
-        f"t3w3 cy@lab{wants} Thu 22:13 00:13 kept pi4-01",
+        f"t3w1 ann@desk for team-a{wants} 21:13 23:13 1 of 2 in use {used}",
+        f"t3w2 bob@lab{wants} Wed 00:13 01:13 cannot be kept {lacks}",
+        f"t3w3 cy@lab{wants} Thu 22:13 Fri 00:13 kept pi4-01",
     ]
     assert max(map(len, lines)) <= width
 
@@ -149,4 +150,13 @@ def test_a_booking_is_cancelled_after_a_question() -> None:
 def test_moments_beyond_the_calendar_are_shown_as_unknown() -> None:
     """A hostile tracker's times do not end the view; distant moments have their date."""
     assert moment_text(NOW_SEC + 7 * 86_400.0, NOW_SEC) == "2023-11-21 22:13"
-    assert (moment_text(1e18, NOW_SEC), clock_text(1e18), clock_text(float("nan"))) == ("?", "?", "?")
+    assert (moment_text(1e18, NOW_SEC), moment_text(float("nan"), NOW_SEC)) == ("?", "?")
+    assert span_text(NOW_SEC, 1e18, NOW_SEC).endswith(" to ?")
+
+
+def test_a_moment_on_another_day_names_it() -> None:
+    """The end of a booking over midnight has a day, too; a moment of today has none, however far away."""
+    late = datetime(2026, 3, 4, 23, 30).timestamp()  # a Wednesday
+    assert span_text(late - 7_200.0, late, late - 80_000.0) == "21:30 to 23:30"
+    assert span_text(late - 7_200.0, late + 7_200.0, late) == "21:30 to Thu 01:30"
+    assert span_text(late + 3_600.0, late + 7_200.0, late) == "Thu 00:30 to 01:30"

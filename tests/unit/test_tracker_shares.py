@@ -276,6 +276,37 @@ def test_an_account_that_gets_nothing_for_twelve_hours_is_served_once(bench: Ben
     assert [each for each in served if not each[0].startswith("n")] == [("old", 12.5), ("older", 25.0)]
 
 
+@pytest.mark.parametrize("also", [(), ("name=b",)])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_batch_lease_after_starvation_keeps_its_slice(
+    bench: Bench, also: tuple[str, ...], is_restarted: bool
+) -> None:
+    """Other batch leases give way to a request of a higher class at once, and end after a grace of 15 s."""
+    bench.attach("a", "b")
+    ask(bench, "alice", "a0", "a1")
+    bench.apply(ev.Acquire("bob", "starved", LeaseTerms(selector="name=a", also=also, lease_class=BATCH, ttl_sec=300)))
+    bench.now += 13 * HOUR_SEC
+    for lease in list(bench.state.leases.values()):
+        lease.expires_at_sec = bench.now + 1.0
+        bench.apply(ev.Release("alice", lease.name))
+    bench.tick(1.0)
+    since_sec = held(bench).granted_at_sec
+    if is_restarted:
+        bench.restart(5.0)
+        bench.connect("alice", "bob", "carol")
+        bench.attach("a", "b")
+    bench.apply(ev.Acquire("carol", "c0", LeaseTerms(selector="name=a", lease_class=INTERACTIVE)))
+
+    asked_after_sec: list[float] = []
+    while not asked_after_sec:
+        bench.now += 10.0
+        effects = bench.apply(ev.Renew("bob", held(bench).name))
+        asked_after_sec += [bench.now - since_sec for effect in effects if isinstance(effect, ev.YieldWanted)]
+
+    slice_sec = SharePolicy().slice_sec
+    assert slice_sec <= asked_after_sec[0] <= slice_sec + 70.0
+
+
 @given(arrivals=st.permutations(range(9)), seed=st.integers(0, 5))
 @settings(max_examples=30, deadline=None)
 def test_permuted_arrivals_give_the_same_grants(arrivals: list[int], seed: int) -> None:

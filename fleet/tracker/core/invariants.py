@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 
 from fleet.domain.health import HealthState
 from fleet.domain.leases import LeaseClass
+from fleet.tracker.core import yielding
 from fleet.tracker.core.health import exempt_name, is_served
 from fleet.tracker.core.state import TrackerState
 
@@ -102,6 +103,8 @@ def _validate_yields(state: TrackerState) -> None:
     for entry in state.sets.entries.values():
         waiting |= {(entry.request.client_id, member_id) for member_id in entry.request.member_ids}
     _require(by_request.keys() <= waiting, "only waiting requests ask leases to give way")
+    for name in by_request.values():
+        _require(not yielding.is_safe(state, state.leases[name]), f"{name} keeps its slice")
     for name, wanted in state.yields.items():
         _require(
             state.timers.is_set(("yield", name)) and wanted.until_sec >= state.now_sec, f"{name} gives way in time"

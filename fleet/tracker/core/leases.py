@@ -32,8 +32,7 @@ def serve(tables: Tables, device: DeviceEntry) -> None:
         else:
             tables.matching.set_busy(device.name)
         return
-    tables.remove_request(request)
-    grant(tables, device, request)
+    grant_waiting(tables, device, request)
 
 
 def serve_account(tables: Tables, name: str) -> None:
@@ -62,7 +61,22 @@ def _next_for(tables: Tables, device: DeviceEntry) -> RequestEntry | None:
     return health.next_exempt(tables, device)
 
 
-def grant(tables: Tables, device: DeviceEntry, request: RequestEntry, *, set_id: str = "", member: int = 0) -> None:
+def grant_waiting(tables: Tables, device: DeviceEntry, request: RequestEntry) -> None:
+    """Grant a free device to a single request that waits."""
+    has_starved = tables.waiting.starves(request, tables.now_sec)
+    tables.remove_request(request)
+    grant(tables, device, request, has_starved=has_starved)
+
+
+def grant(
+    tables: Tables,
+    device: DeviceEntry,
+    request: RequestEntry,
+    *,
+    set_id: str = "",
+    member: int = 0,
+    has_starved: bool = False,
+) -> None:
     """Grant a free device to a request, or to a member of a set."""
     now_sec = tables.now_sec
     tables.matching.set_busy(device.name)
@@ -87,6 +101,7 @@ def grant(tables: Tables, device: DeviceEntry, request: RequestEntry, *, set_id:
         asked_at_sec=request.asked_at_sec,
         account=request.account,
         note=request.note,
+        has_starved=has_starved,
     )
     account = tables.accounts.account(lease.account)
     account.leases[terms.lease_class] += 1

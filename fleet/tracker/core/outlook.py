@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeGuard
 
 from fleet.domain.health import HealthState
 from fleet.domain.lease_class import LeaseClass
+from fleet.tracker.core import yielding
 from fleet.tracker.core.booking_table import PlannedBooking
 from fleet.tracker.core.groups import Group
 from fleet.tracker.core.lanes import Lane as WaitingLane
@@ -42,6 +43,8 @@ class Held:
     account: str
     lease_class: LeaseClass
     age_sec: float
+    is_safe: bool = False
+    """True for a batch lease that gives way to no request yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +204,7 @@ def _boards(
                 pools.of[groups[index]].add(pool)
             booked = _booked(tables, name, now) if pools.has_bookings else ()
             pools.booked[pool].append(booked)
-            boards.append(Board(pool, model_of(device), _held(device, now), booked))
+            boards.append(Board(pool, model_of(device), _held(tables, device), booked))
         if count % _PORTION == 0:
             yield
     return boards
@@ -259,7 +262,7 @@ def _lane_of_booking(tables: Tables, booking: PlannedBooking, model_of: Callable
     for slot in booking.slots:
         device = tables.devices.get(slot.device_name)
         if device is not None and not slot.is_lost:
-            boards.append(Board(0, model_of(device), _held(device, now) if slot.lease_name else None))
+            boards.append(Board(0, model_of(device), _held(tables, device) if slot.lease_name else None))
     requests = [
         (request.key, request.terms.lease_class) for request in islice(booking.requests.values(), _LANE_REQUESTS)
     ]
@@ -290,6 +293,9 @@ def _booked(tables: Tables, name: str, now: float) -> list[Span]:
     return [(entry.starts_at_sec - now, entry.ends_at_sec - now) for entry in entries]
 
 
-def _held(device: DeviceEntry, now: float) -> Held | None:
+def _held(tables: Tables, device: DeviceEntry) -> Held | None:
     lease = device.lease
-    return Held(lease.account, lease.terms.lease_class, max(now - lease.granted_at_sec, 0.0)) if lease else None
+    if lease is None:
+        return None
+    age_sec = max(tables.now_sec - lease.granted_at_sec, 0.0)
+    return Held(lease.account, lease.terms.lease_class, age_sec, yielding.is_safe(tables, lease))

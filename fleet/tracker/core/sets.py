@@ -266,7 +266,9 @@ def _want_all(tables: Tables, entry: WaitingSet) -> None:
     """Ask all batch leases on a set's devices to give way."""
     for member_id, name in zip(entry.request.member_ids, entry.devices, strict=True):
         lease = tables.devices[name].lease
-        if lease is not None and lease.name in tables.batch and lease.name not in tables.yields:
+        if lease is None or lease.name not in tables.batch or lease.name in tables.yields:
+            continue
+        if not yielding.is_safe(tables, lease):
             yielding.want(tables, lease, entry.request, member_id)
 
 
@@ -287,12 +289,13 @@ def _complete(tables: Tables, entry: WaitingSet) -> bool:
     if not tables.clients[request.client_id].is_connected:
         return False
     chosen = [tables.devices[name] for name in _commonest(tables, entry)]
+    has_starved = tables.sets.starves(entry, tables.now_sec)
     tables.remove_request(request)
     parts = zip(chosen, request.terms.selectors, request.member_ids, strict=True)
     for number, (device, selector, member_id) in enumerate(parts):
         own_terms = replace(terms, selector=selector, also=())
         part = replace(request, request_id=member_id, terms=own_terms)
-        leases.grant(tables, device, part, set_id=request.request_id, member=number)
+        leases.grant(tables, device, part, set_id=request.request_id, member=number, has_starved=has_starved)
     return True
 
 
@@ -331,8 +334,7 @@ def _fill_in(tables: Tables, device: DeviceEntry, entry: WaitingSet) -> None:
         else:
             first = _next_within(tables, device, entry.at_sec - tables.now_sec)
     if first is not None:
-        tables.remove_request(first)
-        leases.grant(tables, device, first)
+        leases.grant_waiting(tables, device, first)
 
 
 def _next_within(tables: Tables, device: DeviceEntry, longest_sec: float) -> RequestEntry | None:

@@ -112,6 +112,13 @@ class Waiting:
         for request in requests:
             self.discard(request)
 
+    def starves(self, request: RequestEntry, now: float) -> bool:
+        """Return True if the account of a waiting request was granted no suitable device for too long."""
+        before_sec = now - self._accounts.policy.starvation_sec
+        if request.asked_at_sec >= before_sec or request not in self:
+            return False
+        return self.lane_of(request)[0].waits_since_sec < before_sec
+
     def waits_for(self, selector: str) -> bool:
         """Return True if a request with this selector waits."""
         return self._matching.has_group(selector) and self._matching.group(selector).is_kept

@@ -1,8 +1,8 @@
 """Batch leases that give way to waiting requests. Pure.
 
 A request of a higher class asks one batch lease on a suitable device for its device. So does a batch request of an
-account with less use, once the lease has lasted its slice. The holder is notified, and returns the device after the
-trial under way. At the end of the grace time the lease ends in any case.
+account with less use, once the lease has lasted its slice. A lease granted after starvation keeps its slice. The holder
+is notified, and returns the device after the trial under way. At the end of the grace time the lease ends in any case.
 
 So does a mark that closes a device, and a booking. At the moment that the mark states, or at the start of the booking,
 a lease of any class ends.
@@ -59,7 +59,7 @@ def sweep(tables: Tables) -> None:
     portion = tables.unswept[: -_PORTION - 1 : -1]
     del tables.unswept[-_PORTION:]
     for lease in map(tables.batch.get, portion):
-        if lease is None or lease.name in tables.yields:
+        if lease is None or lease.name in tables.yields or is_safe(tables, lease):
             continue
         if not is_any_due:
             is_in_slice = now_sec - lease.granted_at_sec < slice_sec
@@ -134,6 +134,8 @@ def _suitable(tables: Tables, request: RequestEntry) -> Iterator[LeaseEntry]:
     for lease in leased:
         if lease is None or lease.name not in batch or lease.name in yields or (name := lease.device_name) in held:
             continue
+        if is_safe(tables, lease):
+            continue
         mark = devices[name].mark
         if mark is not GOOD and not is_served(mark.state, terms):
             continue
@@ -143,13 +145,18 @@ def _suitable(tables: Tables, request: RequestEntry) -> Iterator[LeaseEntry]:
 
 def is_due(tables: Tables, lease: LeaseEntry, request: RequestEntry) -> bool:
     """Return True if a batch lease has to give way to a request, and was not asked to yet."""
-    if lease.name in tables.yields:
+    if lease.name in tables.yields or is_safe(tables, lease):
         return False
     if request.terms.lease_class is not LeaseClass.BATCH:
         return True
     accounts = tables.accounts
     has_less = accounts.account(request.account).level < accounts.account(lease.account).level
     return has_less and not _is_in_slice(tables, lease)
+
+
+def is_safe(tables: Tables, lease: LeaseEntry) -> bool:
+    """Return True if a batch lease gives way to no request yet, since its account starved before the grant."""
+    return lease.has_starved and _is_in_slice(tables, lease)
 
 
 def _is_in_slice(tables: Tables, lease: LeaseEntry) -> bool:
