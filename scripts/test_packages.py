@@ -27,6 +27,9 @@ groff-base                the manual page, without a warning
 systemd                   its verifier, for the tracker's unit
 iproute2                  networks of their own: slow links, the commands of the README
 iptables                  an address translator before one of them
+avahi-daemon              another implementation of discovery by mDNS
+avahi-utils               its commands
+dbus                      the message bus between these
 pocl-opencl-icd           an OpenCL device on the CPU
 ocl-icd-libopencl1        OpenCL's loader
 opencl-c-headers          OpenCL's headers

@@ -17,7 +17,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import ifaddr
-from zeroconf import ServiceStateChange, Zeroconf
+from zeroconf import (  # type: ignore[attr-defined] # AddressResolverIPv4 is public, but not in __all__
+    AddressResolverIPv4,
+    BadTypeInNameException,
+    ServiceStateChange,
+    Zeroconf,
+)
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from fleet.base.network import address_of, is_answered, is_any_host, is_loopback
@@ -32,6 +37,9 @@ on an idle machine.
 
 _ASK_MS = 3_000
 """Time for a found service to report its addresses [ms]."""
+
+_ASK_IPV4_MS = 1_000
+"""Time for one that has reported link-local IPv6 addresses only to report others [ms]."""
 
 _MAX_SERVICES = 1_000
 _MAX_FACT_CHARS = 64
@@ -178,8 +186,13 @@ async def _browsing(
     names: set[str] = set()
 
     async def ask(zeroconf: Zeroconf, kind: ServiceKind, name: str) -> None:
-        service = AsyncServiceInfo(kind.value, name)
+        try:
+            service = AsyncServiceInfo(kind.value, name)
+        except BadTypeInNameException as error:  # anybody can advertise anything
+            logger.debug("ignored a service", extra={"reason": sanitize(str(error), _MAX_FACT_CHARS)})
+            return
         if await service.async_request(zeroconf, _ASK_MS) and service.parsed_addresses():
+            await _ask_for_ipv4(zeroconf, service)
             await on_found(_found(kind, service))
 
     def on_change(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
@@ -207,12 +220,25 @@ async def _browsing(
         await zeroconf.async_close()
 
 
+async def _ask_for_ipv4(zeroconf: Zeroconf, service: AsyncServiceInfo) -> None:
+    """Complete the addresses of a service without usable ones: Avahi reports no IPv4 addresses over IPv6."""
+    if service.server and not _usable(service.parsed_addresses()):
+        await AddressResolverIPv4(service.server).async_request(zeroconf, _ASK_IPV4_MS)
+        service.load_from_cache(zeroconf)
+
+
+def _usable(addresses: list[str]) -> list[str]:
+    """Return the addresses without IPv6 addresses of a single link."""
+    return [each for each in addresses if not (":" in each and ipaddress.ip_address(each).is_link_local)]
+
+
 def _found(kind: ServiceKind, service: AsyncServiceInfo) -> FoundService:
     said = {key: sanitize(value or "", _MAX_FACT_CHARS) for key, value in service.decoded_properties.items()}
+    addresses = service.parsed_scoped_addresses()
     return FoundService(
         kind=kind,
         name=sanitize(service.name.removesuffix(f".{kind.value}"), _MAX_FACT_CHARS),
-        addresses=tuple(address_of(address, service.port or 0) for address in service.parsed_addresses()),
+        addresses=tuple(address_of(address, service.port or 0) for address in _usable(addresses) or addresses),
         facts=Facts(fleet=said.get("fleet", ""), key_id=said.get("key", ""), is_asking="asks" in said),
     )
 
