@@ -102,6 +102,11 @@ class Device:
         """Demand to give the device back at the next border between batches, if the tracker made one."""
         return self._holder.yield_wanted
 
+    @property
+    def outbid(self) -> float:
+        """Highest bid of the account's own requests that waited for the device since the grant; 0: none did."""
+        return self._holder.outbid
+
     def watch_yield(self, on_yield: Callable[[], None]) -> None:
         """Register a callback, called on the event loop when the lease has to give way."""
         self._holder.watch_yield(on_yield)

@@ -120,6 +120,11 @@ class BorrowedLease:
         """None: the holder decides."""
         return None
 
+    @property
+    def outbid(self) -> float:
+        """0: only the process that holds the lease is told of bids."""
+        return 0.0
+
     def watch_yield(self, on_yield: Callable[[], None]) -> None:
         """Do nothing: the holder decides."""
 

@@ -78,6 +78,9 @@ class HeldLease:
         self.yield_wanted: YieldWanted | None = None
         """The tracker's demand to give the lease back, if it made one."""
 
+        self.outbid = 0.0
+        """Highest bid of the account's own requests that waited for the device since the grant."""
+
         self.ttl_sec = 0.0
         self._clock = clock
         self._expires_sec = 0.0
@@ -296,6 +299,12 @@ class LeaseTable:
         held = self.held.get(wanted.lease_name)
         if held is not None:
             held.give_way(wanted)
+
+    def outbid(self, lease_name: str, bid: float) -> None:
+        """Record that a request of the same account waits for the device of a lease."""
+        held = self.held.get(lease_name)
+        if held is not None:
+            held.outbid = max(held.outbid, bid)
 
     def ended(self, lease_name: str, end: LeaseEnd, message: str) -> None:
         """End a lease that the tracker reports as ended."""

@@ -165,8 +165,13 @@ class SteadyDevice:
             return await self._open_device()
 
     def bid(self, worth: float) -> None:
-        """Set the current value of a second of the device; the next request for a lease tells the tracker."""
+        """Set the current value of a second of the device, for the next request and against bids of others."""
         self._terms = make_terms(self._terms, bid=worth)
+
+    @property
+    def is_outbid(self) -> bool:
+        """True if a request of the same account waits for the held device, with a bid above this one's."""
+        return self._device is not None and self._device.outbid > self._terms.bid
 
     async def give_back(self) -> None:
         """Release the lease, if there is one. The next measurement acquires another."""

@@ -199,6 +199,8 @@ class TrackerStream:
                 self.table.renewed(lease_from_proto(event.renewed.lease), event.renewed.token.SerializeToString())
             case "yield_wanted":
                 self.table.yield_wanted(yield_from_proto(event.yield_wanted))
+            case "outbid":
+                self.table.outbid(event.outbid.lease_name, event.outbid.bid)
             case "booking_changed":
                 self.bookings.changed(booking_from_proto(event.booking_changed.booking))
             case "lease_ended":

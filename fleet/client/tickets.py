@@ -31,6 +31,11 @@ class UploadTicket:
         """None: no news of the lease arrives here."""
         return None
 
+    @property
+    def outbid(self) -> float:
+        """0: only the process that holds the lease is told of bids."""
+        return 0.0
+
     def watch_yield(self, on_yield: Callable[[], None]) -> None:
         """Do nothing: see `yield_wanted`."""
 

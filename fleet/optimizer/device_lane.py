@@ -8,8 +8,8 @@ measures one batch after the other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from fleet.base.tasks import stopped
@@ -38,6 +38,7 @@ class DeviceLane:
     applying: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held for the batch with results that are being applied."""
 
+    _unused: asyncio.Event = field(default_factory=asyncio.Event)
     _line: TrialLine = field(init=False)
     _in_line: int = 0
     """Batches in the line that have not ended."""
@@ -49,6 +50,23 @@ class DeviceLane:
     def __post_init__(self) -> None:
         self._line = TrialLine(self.device)
         self._line_ended.set()
+        self._unused.set()
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Count a task that measures on the device."""
+        self.users += 1
+        self._unused.clear()
+        try:
+            yield
+        finally:
+            self.users -= 1
+            if not self.users:
+                self._unused.set()
+
+    async def until_unused(self) -> None:
+        """Wait until no task measures on the device."""
+        await self._unused.wait()
 
     async def measure(self, measure: Measure) -> Outcomes:
         """Measure exclusively. When the end has been reported, the next batch may be sent."""

@@ -310,7 +310,6 @@ class TuningLoop:
             async with self._turns.building():
                 await self._build_baseline(made[0])
         lane, (shash, digests) = self._here, made
-        lane.device.bid(self._core.progress.bid)
         if len(self._lanes) > 1:
             # Lock the workload before the lease to prevent a deadlock: a task with a device may wait for another task's
             # results on the workload, while that one has lost its device and waits for this one.
@@ -336,16 +335,19 @@ class TuningLoop:
     async def measuring(self) -> AsyncIterator[Device]:
         """Hold a device, and its cores if they are shared; at the end, release it unless it is needed at once.
 
+        A device for which the account has a more valuable batch elsewhere is released first, after the batches on it.
+
         The lease comes first: a task that held the cores while waiting for one could keep others from ending theirs.
         """
         lane = self._here
-        lane.users += 1
-        try:
+        lane.device.bid(self._core.progress.bid)
+        if self._gives_back and lane.device.is_outbid:
+            await lane.until_unused()
+            await self._give_back_unused(lane)
+        with lane.in_use():
             device = await lane.device.device()
             async with self._turns.measuring(device.inventory):
                 yield device
-        finally:
-            lane.users -= 1
         if self._gives_back and not lane.users and not self._is_next_built():
             await lane.device.give_back()
 

@@ -217,6 +217,7 @@ class OpenJob:
             wait_timeout_sec=options.wait_timeout_sec,
             purpose=f"tune {options.model.name}",
             account=self.account,
+            bid=self.core.progress.bid,
         )
         return SteadyDevice(
             client,

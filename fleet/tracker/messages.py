@@ -221,7 +221,7 @@ def candidate_of(device: DeviceEntry, booking: BookingEntry | None, now: float, 
 
 
 def effect_to_proto(
-    effect: ev.Granted | ev.Refused | ev.Renewed | ev.LeaseEnded | ev.YieldWanted,
+    effect: ev.Granted | ev.Refused | ev.Renewed | ev.LeaseEnded | ev.YieldWanted | ev.Outbid,
     queries: Queries,
     signer: TokenSigner,
 ) -> lease_service_pb2.TrackerEvent:
@@ -243,6 +243,8 @@ def effect_to_proto(
             message.yield_wanted.until.CopyFrom(timestamp(wanted.until_sec))
             message.yield_wanted.lease_class = LEASE_CLASSES[wanted.lease_class]
             message.yield_wanted.reason = wanted.reason
+        case ev.Outbid(_, lease_name, bid):
+            message.outbid.lease_name, message.outbid.bid = lease_name, bid
         case ev.LeaseEnded(lease_name=lease_name, end=end, message=text):
             message.lease_ended.lease_name = lease_name
             message.lease_ended.end = LEASE_ENDS[end]

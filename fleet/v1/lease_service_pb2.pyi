@@ -91,7 +91,7 @@ class OpenLeasesResponse(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[TrackerEvent, _Mapping]]] = ...) -> None: ...
 
 class TrackerEvent(_message.Message):
-    __slots__ = ("welcome", "queued", "granted", "refused", "renewed", "lease_ended", "yield_wanted", "booking_changed")
+    __slots__ = ("welcome", "queued", "granted", "refused", "renewed", "lease_ended", "yield_wanted", "booking_changed", "outbid")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,7 @@ class TrackerEvent(_message.Message):
     LEASE_ENDED_FIELD_NUMBER: _ClassVar[int]
     YIELD_WANTED_FIELD_NUMBER: _ClassVar[int]
     BOOKING_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    OUTBID_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     queued: _lease_pb2.PendingRequest
     granted: _lease_pb2.Granted
@@ -108,7 +109,8 @@ class TrackerEvent(_message.Message):
     lease_ended: LeaseEnded
     yield_wanted: YieldWanted
     booking_changed: BookingChanged
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., queued: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., granted: _Optional[_Union[_lease_pb2.Granted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., yield_wanted: _Optional[_Union[YieldWanted, _Mapping]] = ..., booking_changed: _Optional[_Union[BookingChanged, _Mapping]] = ...) -> None: ...
+    outbid: Outbid
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., queued: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., granted: _Optional[_Union[_lease_pb2.Granted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., yield_wanted: _Optional[_Union[YieldWanted, _Mapping]] = ..., booking_changed: _Optional[_Union[BookingChanged, _Mapping]] = ..., outbid: _Optional[_Union[Outbid, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("tracker_id", "leases", "fleet_id", "account", "may_ask_for_others", "most_set_devices")
@@ -155,6 +157,14 @@ class YieldWanted(_message.Message):
     lease_class: _lease_pb2.LeaseClass
     reason: str
     def __init__(self, lease_name: _Optional[str] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lease_class: _Optional[_Union[_lease_pb2.LeaseClass, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Outbid(_message.Message):
+    __slots__ = ("lease_name", "bid")
+    LEASE_NAME_FIELD_NUMBER: _ClassVar[int]
+    BID_FIELD_NUMBER: _ClassVar[int]
+    lease_name: str
+    bid: float
+    def __init__(self, lease_name: _Optional[str] = ..., bid: _Optional[float] = ...) -> None: ...
 
 class BookingChanged(_message.Message):
     __slots__ = ("booking",)

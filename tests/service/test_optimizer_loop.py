@@ -20,10 +20,11 @@ from fleet.building.build_candidate import BuildTask
 from fleet.building.built_candidate import BuiltCandidate
 from fleet.building.metered import Metered, metered
 from fleet.building.turns import Turns
+from fleet.client.device import Device
 from fleet.client.steady import SteadyDevice
 from fleet.cost_model.feature_codec import FEATURE_VERSION
 from fleet.domain.keys import trace_digest
-from fleet.domain.leases import make_terms
+from fleet.domain.leases import LeaseClass, make_terms
 from fleet.domain.measuring import Evaluator, TensorSpec
 from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.scope import RecordScope
@@ -419,6 +420,52 @@ async def test_a_device_that_is_gone_for_good_leaves_its_batch_to_the_other(tmp_
 
     validate(core)
     assert found['["b"]'] == found['["c"]'] == ("devices/left", None)
+
+
+@pytest.mark.parametrize("shares_cores", [True, False])
+async def test_a_more_valuable_batch_of_the_account_goes_between_two_batches(
+    tmp_path: Path, *, shares_cores: bool
+) -> None:
+    """Batches that have begun are measured whole. The job asks again, and measures the others afterwards."""
+    agent, core = OddAgent(), JobCore(JobProgress(bid=1.0))
+    batch = make_terms("simulated", lease_class=LeaseClass.BATCH)
+    with Library.open(tmp_path / "library.sqlite") as library:
+        library.add_workload(StoredWorkload(shash="w", name="w", mod_json="{}"))
+        core.start(conditions(tmp_path, library.start_job(title="t").name), 100, [WorkloadProgress(workload=WORKLOAD)])
+        async with (
+            serving(session=agent) as agent.address,
+            serve_tracker() as tracker,
+            SimulatedAgent(tracker.address, ["devices/odd"], address=agent.address),
+            fleet.aio.connect(tracker.address) as client,
+            SteadyDevice(client, batch) as device,
+            SteadyDevice(client, make_terms(batch, bid=5.0)) as other,
+        ):
+            turns, pool = Turns(shares_cores=shares_cores), BuiltAlready(tmp_path)
+            loop = TuningLoop(core, device=device, pool=pool, library=library, turns=turns, gives_back=True)
+            waiting: list[asyncio.Task[Device]] = []
+            measured_before: list[int] = []
+
+            async def ask() -> None:
+                if not waiting:
+                    waiting.append(asyncio.create_task(other.device()))
+                    await eventually(lambda: device.is_outbid)
+
+            agent.before_call = ask
+            queue: asyncio.Queue[tuple[str, tuple[str, ...]] | None] = asyncio.Queue()
+            await loop.apply(Proposed("w", proposals(*"abcdef")))
+            for made in (("w", ("a", "b")), ("w", ("c", "d")), ("w", ("e", "f")), None):
+                queue.put_nowait(made)
+            measuring = asyncio.create_task(loop.measure_rounds(queue))
+            async with asyncio.timeout(60):
+                await eventually(lambda: bool(waiting))
+                await waiting[0]
+                measured_before.append(len(agent.measured))
+                await other.give_back()
+                await measuring
+        found = {record.trace_json for record in library.records("w")}
+
+    assert measured_before in ([2], [4])  # a batch that was sent ahead is measured, too
+    assert found == {f'["{digest}"]' for digest in "abcdef"}
 
 
 async def test_the_next_batch_is_measured_while_the_last_is_checked(tmp_path: Path) -> None:

@@ -351,6 +351,15 @@ class YieldWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class Outbid:
+    """To a client: a request of its account waits for the device of one of its batch leases, with this bid."""
+
+    client_id: str
+    lease_name: str
+    bid: float
+
+
+@dataclass(frozen=True, slots=True)
 class Revoked:
     """To the operator: the lease has ended."""
 
@@ -404,5 +413,5 @@ class PoisonForgotten:
 
 
 BookingEffect = Booked | BookingRefused | BookingCancelled | BookingChanged
-ClientEffect = Welcomed | Queued | Granted | Refused | Renewed | LeaseEnded | YieldWanted
+ClientEffect = Welcomed | Queued | Granted | Refused | Renewed | LeaseEnded | YieldWanted | Outbid
 Effect = ClientEffect | Attached | AttachRefused | Fence | Revoked | HealthMarked | PoisonForgotten | BookingEffect

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from fleet.domain.leases import LeaseClass
-from fleet.tracker.core import booked, health
+from fleet.tracker.core import bidding, booked, health
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.accounts import Account
 from fleet.tracker.core.records import DeviceEntry, LeaseEnd, LeaseEntry, RequestEntry
@@ -117,6 +117,7 @@ def grant(
     tables.changes.leases[device.name] = device
     tables.timers.set(("lease", lease.name), lease.expires_at_sec, partial(expire, tables, lease.name))
     tables.effects.append(ev.Granted(lease.client_id, lease, set_id=set_id, member=member))
+    bidding.tell_lease(tables, lease)
 
 
 def _note_grant(tables: Tables, device: DeviceEntry) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 
 from fleet.domain.accounts import account_text
 from fleet.errors import Cancelled, DiskFull, InvalidRequest, NotFound, QueueFull, WaitTimeout
-from fleet.tracker.core import booked, bookings, health, leases, sets, yielding
+from fleet.tracker.core import bidding, booked, bookings, health, leases, sets, yielding
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.admission import (
     check_account,
@@ -133,6 +133,7 @@ def _serve_or_wait(tables: Tables, client: ClientEntry, request: RequestEntry) -
     tables.waiting.push(request)
     tables.effects.append(ev.Queued(client.client_id, request))
     yielding.want_for(tables, request)
+    bidding.tell_of_request(tables, request)
 
 
 def _device_for(tables: Tables, request: RequestEntry) -> str | None:

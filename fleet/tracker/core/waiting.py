@@ -241,6 +241,19 @@ class Waiting:
         lane = self._backlogs[request.account].lanes[group][request.terms.lease_class]
         return lane, int(lane.places.bisect_left(place_of(request)))
 
+    def highest_bid(self, account: str, groups: Iterable[Group], priority: int) -> float:
+        """Return the highest bid of an account's batch requests for a device in these groups; 0 without one.
+
+        Args:
+            priority: the least that counts.
+        """
+        backlog = self._backlogs.get(account)
+        if backlog is None:
+            return 0.0
+        lanes = (backlog.lanes.get(group, {}).get(LeaseClass.BATCH) for group in groups)
+        firsts: list[Place] = [lane.places[0] for lane in lanes if lane is not None]
+        return max((-bid for least, bid, *_ in firsts if -least >= priority), default=0.0)
+
     def first(self, limit: int) -> Iterator[RequestEntry]:
         """Yield requests in the order of service if no lease began or ended: accounts of a class take turns."""
         keys = (key for lease_class in LeaseClass for key in self._take_turns(lease_class))
