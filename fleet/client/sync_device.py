@@ -55,6 +55,11 @@ class Device(Blocking[aio_device.Device]):
         return self._inner.yield_wanted
 
     @property
+    def outbid(self) -> float:
+        """Highest bid of the account's own requests that waited for the device since the grant; 0: none did."""
+        return self._inner.outbid
+
+    @property
     def is_busy(self) -> bool:
         """True if a call of this process is under way."""
         return self._inner.is_busy
