@@ -17,7 +17,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cross.compile.cache import BuildCache
 from cross.targets.target import parse_target
@@ -52,8 +52,17 @@ _MOST_SEARCHES = 4
 _HELD_BACK_SEC = 0.2
 """Pause before a batch that waits for another kind of boards is planned again."""
 
-Round = tuple[str, tuple[str, ...]]
-"""A workload and the digests of its new candidates."""
+SHORT_WORK_BID = 1e6
+"""Bid before and after the search, above all estimates: few trials tell the worth of batches, or complete a result."""
+
+
+class Round(NamedTuple):
+    """A workload and the digests of its new candidates."""
+
+    workload: str
+    digests: tuple[str, ...]
+    worth: float = 0.0
+    """Value of a second of the device, in the prioritizer's currency."""
 
 
 _lane: ContextVar[DeviceLane | None] = ContextVar("lane", default=None)
@@ -91,6 +100,9 @@ class TuningLoop:
         self._recorder = Recorder(library, core.conditions)
         self._searcher = Searcher(pool, core.conditions, self._workload_of, cache)
         self._baselines: dict[str, Artifact] = {}
+        self._next: list[Round] = []
+        """Batches of the search that are on their way to devices. The most valuable one determines the bid."""
+
         self._lanes = [self._lane_of(each) for each in (device, *others)]
         self._checker = self._lanes[0].checker
 
@@ -120,7 +132,7 @@ class TuningLoop:
         for some in filter(None, (missing[:1], missing[1:])):
             self._core.say(f"building {count_text(len(some), 'static schedule')}", Phase.STATIC)
             made = await asyncio.gather(*map(self._make_static, some))
-            await self._measure_all(one for one in made if one[1])
+            await self._measure_all(one for one in made if one.digests)
 
     async def measure_untuned(self) -> None:
         """Build and time the unscheduled program of each workload that has no such record yet."""
@@ -150,7 +162,7 @@ class TuningLoop:
             left -= len(some)
             async with self._turns.building():
                 await self._perform(ev.Claim(shash, tuple(some)))
-            await self._measure_round((shash, tuple(one.digest for one in some)))
+            await self._measure_round(Round(shash, tuple(one.digest for one in some)))
 
     async def run(self) -> None:
         """Spend the trials, then compare the best few of each workload once more."""
@@ -184,7 +196,7 @@ class TuningLoop:
         try:
             while any(rounds := await self._make_rounds()):
                 for made in rounds:
-                    if made is not None and made[1]:
+                    if made is not None and made.digests:
                         await queue.put(made)
                 if self._turns.shares_cores:
                     await queue.join()
@@ -213,7 +225,9 @@ class TuningLoop:
     async def _consume(self, queue: asyncio.Queue[Round | None], lane: DeviceLane) -> None:
         _lane.set(lane)
         while (made := await self._next_round(queue, lane)) is not None:
+            self._next.append(made)
             await self._measure_round(made)
+            self._next.remove(made)
             queue.task_done()
         queue.put_nowait(None)  # for the next task; nothing else is put, so there is space
         await self._give_back_unused(lane)
@@ -232,7 +246,7 @@ class TuningLoop:
             await together(
                 {"make static": self.apply(ev.StaticWanted(shash)), "build unscheduled": self._build_baseline(shash)}
             )
-        return shash, tuple(digest for workload, digest in self._core.candidates if workload == shash)
+        return Round(shash, tuple(digest for workload, digest in self._core.candidates if workload == shash))
 
     async def _build_baseline(self, shash: str) -> None:
         """Build the unscheduled program of a workload, which checks of its candidates need."""
@@ -255,11 +269,11 @@ class TuningLoop:
                             await self._perform(build)
                         digests = [one.digest for one in wanted.proposals]
                         ours = [digest for digest in digests if (wanted.workload, digest) in self._core.candidates]
-                        return wanted.workload, tuple(ours)
+                        return Round(wanted.workload, tuple(ours), wanted.worth)
                     case ev.Propose():
                         await self._perform(wanted)
                     case None if self._core.is_held_back:
-                        return "", ()
+                        return Round("", ())
                     case None if self._core.has_trials_left and self._ahead is not None and self._is_searching_ahead():
                         async with stepped_aside():  # that search takes turns, too
                             await asyncio.wait([self._ahead])
@@ -306,28 +320,28 @@ class TuningLoop:
 
     async def _measure_round(self, made: Round) -> None:
         """Measure a batch. Results of one workload are applied batch by batch, on any device."""
-        if made[0] not in self._baselines:  # while nobody waits for the device
+        lane, (shash, digests, _) = self._here, made
+        if shash not in self._baselines:  # while nobody waits for the device
             async with self._turns.building():
-                await self._build_baseline(made[0])
-        lane, (shash, digests) = self._here, made
+                await self._build_baseline(shash)
         if len(self._lanes) > 1:
             # Lock the workload before the lease to prevent a deadlock: a task with a device may wait for another task's
             # results on the workload, while that one has lost its device and waits for this one.
             if self._applied_one_by_one[shash].locked():
                 await self._give_back_unused(lane)
             async with self._applied_one_by_one[shash], self.measuring():
-                await self.apply(ev.BatchWanted(*made))
+                await self.apply(ev.BatchWanted(shash, digests))
             return
         known = [self._core.candidates.get((shash, digest)) for digest in digests]
         artifacts = [one.built.artifact for one in known if one is not None and one.stage is CandidateStage.BUILT]
         async with self.measuring() as device:
             if not artifacts or self._turns.are_ours(device.inventory):
                 async with lane.applying:
-                    await self.apply(ev.BatchWanted(*made))
+                    await self.apply(ev.BatchWanted(shash, digests))
                 return
             await lane.device.send_ahead(artifacts)
             await lane.until_free()
-            (measure,) = await self.apply(ev.BatchWanted(*made), ev.Measure)
+            (measure,) = await self.apply(ev.BatchWanted(shash, digests), ev.Measure)
             async with lane.measuring_ahead(measure) as results:
                 await self._follow(results)
 
@@ -340,7 +354,7 @@ class TuningLoop:
         The lease comes first: a task that held the cores while waiting for one could keep others from ending theirs.
         """
         lane = self._here
-        lane.device.bid(self._core.progress.bid)
+        lane.device.bid(max((one.worth for one in self._next), default=SHORT_WORK_BID))
         if self._gives_back and lane.device.is_outbid:
             await lane.until_unused()
             await self._give_back_unused(lane)

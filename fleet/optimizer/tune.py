@@ -43,6 +43,7 @@ from fleet.optimizer.core.progress import JobProgress, Phase
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.job_run import JobRun
 from fleet.optimizer.learning import learning
+from fleet.optimizer.loop import SHORT_WORK_BID
 from fleet.optimizer.target_check import check_device
 from fleet.optimizer.workshop import Workshop, open_builders
 from fleet.workloads.extract import extract, is_worth_keeping
@@ -217,7 +218,7 @@ class OpenJob:
             wait_timeout_sec=options.wait_timeout_sec,
             purpose=f"tune {options.model.name}",
             account=self.account,
-            bid=self.core.progress.bid,
+            bid=SHORT_WORK_BID,
         )
         return SteadyDevice(
             client,

@@ -37,7 +37,7 @@ from fleet.optimizer.core.events import BatchWanted, Proposed
 from fleet.optimizer.core.invariants import validate
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
-from fleet.optimizer.loop import TuningLoop
+from fleet.optimizer.loop import Round, TuningLoop
 from fleet.optimizer.narrator import narrate
 from fleet.optimizer.recall import recall
 from fleet.optimizer.tasks.propose import ProposeTask
@@ -246,10 +246,10 @@ async def test_two_devices_measure_two_workloads_at_the_same_time(tmp_path: Path
             loop = TuningLoop(
                 core, device=first, others=[second], pool=BuiltAlready(tmp_path), library=library, turns=turns
             )
-            queue: asyncio.Queue[tuple[str, tuple[str, ...]] | None] = asyncio.Queue()
+            queue: asyncio.Queue[Round | None] = asyncio.Queue()
             for item in workloads:
                 await loop.apply(Proposed(item.shash, proposals("a")))
-                queue.put_nowait((item.shash, ("a",)))
+                queue.put_nowait(Round(item.shash, ("a",), 1.0))
             queue.put_nowait(None)
             await loop.measure_rounds(queue)
         found = [record.device_name for item in workloads for record in library.records(item.shash)]
@@ -310,7 +310,7 @@ async def test_a_job_whose_predictions_are_all_nan_ends_with_all_of_its_candidat
     assert job.item.trials >= job.core.conditions.batch_size
     assert job.item.best_trace is not None
     assert job.item.closing is not None
-    assert math.isfinite(job.core.progress.bid)
+    assert all(math.isfinite(batch.reason.worth) for batch in job.core.progress.decisions)
     assert until_gain or job.item.trials == 16
 
 
@@ -403,13 +403,13 @@ async def test_a_device_that_is_gone_for_good_leaves_its_batch_to_the_other(tmp_
             loop = TuningLoop(
                 core, device=first, others=[second], pool=pool, library=library, turns=turns, gives_back=True
             )
-            queue: asyncio.Queue[tuple[str, tuple[str, ...]] | None] = asyncio.Queue()
+            queue: asyncio.Queue[Round | None] = asyncio.Queue()
             await loop.apply(Proposed("w", proposals(*"abc")))
-            queue.put_nowait(("w", ("a", "b")))
+            queue.put_nowait(Round("w", ("a", "b"), 1.0))
             await second.device()
             measuring = asyncio.create_task(loop.measure_rounds(queue))
             await gone.was_asked.wait()
-            queue.put_nowait(("w", ("c",)))
+            queue.put_nowait(Round("w", ("c",), 1.0))
             queue.put_nowait(None)
             await eventually(lambda: left.measured or not second.name)
             await agent_of_gone.aclose()
@@ -427,7 +427,7 @@ async def test_a_more_valuable_batch_of_the_account_goes_between_two_batches(
     tmp_path: Path, *, shares_cores: bool
 ) -> None:
     """Batches that have begun are measured whole. The job asks again, and measures the others afterwards."""
-    agent, core = OddAgent(), JobCore(JobProgress(bid=1.0))
+    agent, core = OddAgent(), JobCore(JobProgress())
     batch = make_terms("simulated", lease_class=LeaseClass.BATCH)
     with Library.open(tmp_path / "library.sqlite") as library:
         library.add_workload(StoredWorkload(shash="w", name="w", mod_json="{}"))
@@ -451,9 +451,9 @@ async def test_a_more_valuable_batch_of_the_account_goes_between_two_batches(
                     await eventually(lambda: device.is_outbid)
 
             agent.before_call = ask
-            queue: asyncio.Queue[tuple[str, tuple[str, ...]] | None] = asyncio.Queue()
+            queue: asyncio.Queue[Round | None] = asyncio.Queue()
             await loop.apply(Proposed("w", proposals(*"abcdef")))
-            for made in (("w", ("a", "b")), ("w", ("c", "d")), ("w", ("e", "f")), None):
+            for made in (*(Round("w", (a, b), 1.0) for a, b in ("ab", "cd", "ef")), None):
                 queue.put_nowait(made)
             measuring = asyncio.create_task(loop.measure_rounds(queue))
             async with asyncio.timeout(60):

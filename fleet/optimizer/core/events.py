@@ -324,6 +324,8 @@ class Claim:
 
     workload: str
     proposals: tuple[Candidate, ...]
+    worth: float = 0.0
+    """Of the batch, in the prioritizer's currency."""
 
 
 @dataclass(frozen=True, slots=True)

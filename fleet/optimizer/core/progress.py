@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 _KEPT_DECISIONS = 8
 _KEPT_RESULTS = 257
-SHORT_WORK_BID = 1e6
-"""Bid before and after the search, above all estimates: few trials tell the worth of batches, or complete a result."""
 
 UNTUNED_BOUND = 10.0
 """Time limit of an unscheduled program, as a multiple of a scheduled program's time."""
@@ -236,9 +234,6 @@ class JobProgress:
 
     is_ended_early: bool = False
     """The search ended because the next part of its budget should gain too little."""
-
-    bid: float = SHORT_WORK_BID
-    """Value of a second of the device at the choice of the newest batch, in the prioritizer's currency."""
 
     workloads: list[WorkloadProgress] = field(default_factory=list)
     first_trial_sec: float | None = None

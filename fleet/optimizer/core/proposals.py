@@ -159,8 +159,7 @@ class Proposals:
         operator, reason = item.workload.operator, batch.reason
         news = News(topic=Topic.BUILDING, count=len(taken), operator=operator, reason=reason)
         self._job.say(news, Phase.SEARCH)
-        self._job.emit(ev.Claim(item.workload.shash, taken))
-        self._job.progress.bid = batch.reason.worth
+        self._job.emit(ev.Claim(item.workload.shash, taken, batch.reason.worth))
         self._job.progress.decisions.append(batch)
         item.asked = frozenset(one.digest for one in taken)
         item.batches += 1

@@ -24,7 +24,7 @@ from fleet.optimizer.core.kinds import TrialsOfKinds
 from fleet.optimizer.core.measurements import Batch, Measurements
 from fleet.optimizer.core.news import News, Topic
 from fleet.optimizer.core.planning import floor_sec, is_alone, least_sec, searches_beside_builds
-from fleet.optimizer.core.progress import SHORT_WORK_BID, JobProgress
+from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.proposals import Proposals
 from fleet.optimizer.core.results import Results
 from fleet.optimizer.core.verdicts import Verdicts
@@ -168,7 +168,6 @@ class JobCore:
     def finish_search(self) -> None:
         """Leave the remaining trials to the job's other kinds of boards."""
         self._seat.is_over = True
-        self.progress.bid = SHORT_WORK_BID
 
     @property
     def is_held_back(self) -> bool:
