@@ -33,7 +33,7 @@ class UploadTicket:
 
     @property
     def outbid(self) -> float:
-        """0: only the process that holds the lease is told of bids."""
+        """0: the tracker tells bids to the process with the lease only."""
         return 0.0
 
     def watch_yield(self, on_yield: Callable[[], None]) -> None:

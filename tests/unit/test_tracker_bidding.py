@@ -1,4 +1,4 @@
-"""Bids of waiting batch requests reach the leases of their own account, whose holders decide."""
+"""Bids of waiting batch requests reach the leases of their own account. The holders decide."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def ask(
 
 
 def told(bench: Bench, effects: list[ev.Effect]) -> list[tuple[str, float]]:
-    """Return the request and the bid of each lease that was told of one."""
+    """Return the request of each notified lease, with the bid."""
     requests = {lease.name: lease.request_id for lease in bench.state.leases.values()}
     return [(requests[each.lease_name], each.bid) for each in effects if isinstance(each, ev.Outbid)]
 
 
 def test_a_waiting_bid_is_told_to_the_lowest_lease_of_its_account(bench: Bench) -> None:
-    """Only one lease has to make room, and the one that bid least does."""
+    """Only one lease has to make room: the one with the lowest bid."""
     ask(bench, "alice", "low", bid=1.0, name="a")
     ask(bench, "alice", "high", bid=2.0, name="b")
 
@@ -74,7 +74,7 @@ def test_a_lease_of_higher_priority_is_not_told(bench: Bench) -> None:
 
 
 def test_a_new_lease_is_told_the_highest_bid_behind_it(bench: Bench) -> None:
-    """Its own bid falls with its batches, perhaps below those that wait."""
+    """Its own bid falls from batch to batch, perhaps below the waiting ones."""
     ask(bench, "alice", "first", bid=5.0)
     ask(bench, "alice", "second", bid=4.0)
     ask(bench, "alice", "third", bid=3.0)
