@@ -29,7 +29,8 @@ LESSONS = {
 """Tutorials, and guides that make their own model or begin where a tutorial ends: an empty folder will do."""
 
 SHIPPING = ["docs/how-to/ship-a-model.md"]
-AT_A_FLEET = [f"docs/how-to/{name}.md" for name in ("add-a-board", "watch-the-fleet", "test-on-devices")]
+_GUIDES = ("add-a-board", "watch-the-fleet", "test-on-devices", "misbehaving-board", "first-lab", "move-a-tracker")
+AT_A_FLEET = [f"docs/how-to/{name}.md" for name in _GUIDES]
 ALONE = [f"docs/how-to/{name}.md" for name in ("join-a-fleet", "deploy", "builders", "install")]
 
 A_FLEET = """
