@@ -201,8 +201,12 @@ async def test_the_summary_names_aliases_and_kinds(tmp_path: Path) -> None:
         *(MAGIC + frames.INT.pack(length) for length in (2**31 - 1, 0, -1)),
         MAGIC + frames.format_frame({"key": "board"}),
         MAGIC + frames.format_frame([4, ["board"], "me", 0]),
+        *(frames.INT.pack(SESSION_MAGIC) + frames.INT.pack(length) for length in (2**31 - 1, 0, -1)),
     ],
-    ids=["http", "zeros", "huge frame", "no length", "negative length", "no list", "no key"],
+    ids=[
+        *("http", "zeros", "huge frame", "no length", "negative length", "no list", "no key"),
+        *("huge greeting", "no greeting", "negative greeting"),
+    ],
 )
 async def test_peers_of_other_protocols_are_closed(content: bytes, tmp_path: Path) -> None:
     async with serve_site(tmp_path) as site:

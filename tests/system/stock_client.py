@@ -16,6 +16,10 @@ from tvm.s_tir import meta_schedule as ms
 
 PORT, KEY = int(sys.argv[1]), sys.argv[2]
 FOLDER = Path(tempfile.mkdtemp())
+NOISE = """
+#include <stdio.h>
+__attribute__((constructor)) static void shout(void) { for (int i = 0; i < 1 << 20; ++i) fputs("output.\\n", stderr); }
+"""
 CRASH = "__attribute__((constructor)) static void crash(void) { *(volatile int *)0 = 1; }"
 
 
@@ -78,14 +82,38 @@ def timeout() -> str:
     return failure(lambda: module.time_evaluator("main", device, number=2**30)(x, y))
 
 
+def endless() -> str:
+    """A run without an end, in a session without a time limit."""
+    path = library()
+    remote = session(timeout_sec=0)
+    remote.upload(str(path))
+    module, device = remote.load_module(path.name), remote.cpu(0)
+    x, y = (tvm.runtime.tensor(np.zeros(64, "float32"), device) for _ in range(2))
+    print("running", flush=True)
+    return failure(lambda: module.time_evaluator("main", device, number=2**30, repeat=2**10)(x, y))
+
+
 def crash() -> str:
     """A library that ends its process when it is loaded."""
-    source, path = FOLDER / "crash.c", FOLDER / "crash.so"
-    source.write_text(CRASH)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(path), str(source)], check=True)
+    path = compiled("crash", CRASH)
     remote = session()
     remote.upload(str(path))
     return failure(lambda: remote.load_module(path.name))
+
+
+def noise() -> str:
+    """A library that writes 8 MiB when it is loaded."""
+    path = compiled("noise", NOISE)
+    remote = session()
+    remote.upload(str(path))
+    return failure(lambda: remote.load_module(path.name))
+
+
+def compiled(name: str, source: str) -> Path:
+    """Return a library made from C."""
+    path = FOLDER / f"{name}.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(path), "-xc", "-"], input=source, text=True, check=True)
+    return path
 
 
 def absent() -> str:

@@ -43,14 +43,32 @@ async def test_stock_sessions_run_on_a_leased_device(tmp_path: Path) -> None:
 
 
 async def test_stock_clients_print_the_reason_of_a_failure(tmp_path: Path) -> None:
-    """A session past its time limit, a library that crashes, and a key without a device; then the device works on."""
+    """A session past its time limit, a library that crashes, and a key without a device; then the device works on.
+
+    Very much output is no failure.
+    """
     async with serve_site(tmp_path) as site:
-        found = await run_client(site, "timeout", "crash", "absent", "sessions")
+        found = await run_client(site, "timeout", "crash", "noise", "absent", "sessions")
 
         assert found["timeout"].startswith("RPCSessionTimeoutError")
         assert "SIGSEGV" in found["crash"]
+        assert found["noise"] == "no error"
         assert "no-such-board" in found["absent"]
         assert found["sessions"] == "10"
+
+
+async def test_a_client_killed_in_an_endless_run_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Neither its lease, nor the worker that runs."""
+    async with serve_site(tmp_path) as site:
+        command = (sys.executable, str(CLIENT), str(site.port), "board", "endless")
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"running\n"
+        process.kill()
+        await process.wait()
+
+        await eventually(lambda: not site.tracker.tracker.state.leases, 60)
+        await eventually(lambda: not site.agent.worker_pids)
 
 
 async def test_clients_side_by_side_take_turns(tmp_path: Path) -> None:
