@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from fleet.base.moments import parse_moment
 from fleet.base.quantities import count_text, parse_duration
 from fleet.cli import completion_values, options
 from fleet.cli.bookings import booking_line
-from fleet.cli.moments import parse_moment
 from fleet.domain.bookings import MOST_BOOKED_DEVICES, booking_id, check_count, check_length, checked_start
 from fleet.domain.leases import LONGEST_SEC
 from fleet.domain.selectors import parse_selector

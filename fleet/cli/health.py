@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fleet.base.moments import parse_moment
 from fleet.base.quantities import count_text
 from fleet.cli import completion_values, options
 from fleet.cli.device_words import named_selector
-from fleet.cli.moments import parse_moment
 from fleet.dashboard import formatting
 from fleet.domain.health import HealthState, checked_reason
 

@@ -33,38 +33,43 @@ _MOST_LISTED = 50
 def device_details(
     device: DeviceStatus, now_sec: float, lease: Lease | None = None, bookings: Sequence[Booking] = ()
 ) -> Table:
-    """Return the known facts about a device, without its history.
+    """Return the facts about a device as a table; see `device_facts`."""
+    return facts_table(device_facts(device, now_sec, lease, bookings))
+
+
+def device_facts(
+    device: DeviceStatus, now_sec: float, lease: Lease | None = None, bookings: Sequence[Booking] = ()
+) -> dict[str, str]:
+    """Return the known facts about a device by their names, without its history.
 
     Args:
         bookings: all of the fleet, earliest start first.
     """
     inventory, telemetry = device.inventory, device.telemetry
     holder = f"{device.held_by} ({device.lease_name}, for {age_text(device.granted_at_sec, now_sec)})"
-    return facts_table(
-        {
-            "name": device.name,
-            "state": STATES[device.state].plain + (f": {device.reason}" if device.reason else ""),
-            **_health_facts(device, now_sec),
-            "holder": holder if device.lease_name else "-",
-            **(_lease_facts(lease, now_sec) if lease else {}),
-            **_booking_facts(device.name, bookings, now_sec),
-            "address": device.address,
-            **({"relay": device.relay_address} if device.relay_address else {}),
-            "attached": f"{age_text(device.attached_at_sec, now_sec)} ago",
-            "kind": inventory.kind + (" (simulated)" if inventory.is_simulated else ""),
-            "model": inventory.device_model or "-",
-            "target": inventory.target_json or "-",
-            "cores": str(inventory.core_count or "-"),
-            "memory": size_text(inventory.memory_bytes),
-            "tvm": inventory.tvm_version or "-",
-            "labels": ", ".join(f"{key}={value}" for key, value in sorted(automatic_labels(inventory).items())) or "-",
-            **({"bitstream": device.bitstream_digest} if device.bitstream_digest else {}),
-            "trials": f"{telemetry.trials} ({telemetry.trials_per_min:.0f} per minute)",
-            **_readings(telemetry),
-            "last error": telemetry.last_error or "-",
-            **{f"fact {key}": inventory.facts[key] for key in sorted(inventory.facts)},
-        }
-    )
+    return {
+        "name": device.name,
+        "state": STATES[device.state].plain + (f": {device.reason}" if device.reason else ""),
+        **_health_facts(device, now_sec),
+        "holder": holder if device.lease_name else "-",
+        **(_lease_facts(lease, now_sec) if lease else {}),
+        **_booking_facts(device.name, bookings, now_sec),
+        "address": device.address,
+        **({"relay": device.relay_address} if device.relay_address else {}),
+        "attached": f"{age_text(device.attached_at_sec, now_sec)} ago",
+        "kind": inventory.kind + (" (simulated)" if inventory.is_simulated else ""),
+        "model": inventory.device_model or "-",
+        "target": inventory.target_json or "-",
+        "cores": str(inventory.core_count or "-"),
+        "memory": size_text(inventory.memory_bytes),
+        "tvm": inventory.tvm_version or "-",
+        "labels": ", ".join(f"{key}={value}" for key, value in sorted(automatic_labels(inventory).items())) or "-",
+        **({"bitstream": device.bitstream_digest} if device.bitstream_digest else {}),
+        "trials": f"{telemetry.trials} ({telemetry.trials_per_min:.0f} per minute)",
+        **_readings(telemetry),
+        "last error": telemetry.last_error or "-",
+        **{f"fact {key}": inventory.facts[key] for key in sorted(inventory.facts)},
+    }
 
 
 def request_details(request: PendingRequest, snapshot: Snapshot, now_sec: float) -> RenderableType:
@@ -102,24 +107,27 @@ def booking_details(booking: Booking, now_sec: float) -> Table:
 
 
 def job_details(job: JobStatus, now_sec: float) -> Table:
-    """Return the tracker's facts about a job; the library has more."""
-    return facts_table(
-        {
-            "job": job.name,
-            "title": job.title or "-",
-            "state": JOB_STATES[job.state].plain,
-            "holder": job.held_by or "-",
-            "started": f"{age_text(job.started_at_sec, now_sec)} ago" if job.started_at_sec else "-",
-            "trials": f"{trials_text(job.trials_done, job.trials_total)}, {job.trials_failed} failed, "
-            f"{job.trials_repeated} repeated",
-            "latency": ", untuned ".join(time_text(us / 1e6 or None, digits=3) for us in (job.best_us, job.untuned_us)),
-            "workloads": str(job.workload_count or "-"),
-            "now": job.activity or "-",
-            **_rest_facts(job),
-            **_optimizer_facts(job),
-            "why": job.decision or "-",
-        }
-    )
+    """Return the tracker's facts about a job as a table; the library has more."""
+    return facts_table(job_facts(job, now_sec))
+
+
+def job_facts(job: JobStatus, now_sec: float) -> dict[str, str]:
+    """Return the tracker's facts about a job by their names."""
+    return {
+        "job": job.name,
+        "title": job.title or "-",
+        "state": JOB_STATES[job.state].plain,
+        "holder": job.held_by or "-",
+        "started": f"{age_text(job.started_at_sec, now_sec)} ago" if job.started_at_sec else "-",
+        "trials": f"{trials_text(job.trials_done, job.trials_total)}, {job.trials_failed} failed, "
+        f"{job.trials_repeated} repeated",
+        "latency": ", untuned ".join(time_text(us / 1e6 or None, digits=3) for us in (job.best_us, job.untuned_us)),
+        "workloads": str(job.workload_count or "-"),
+        "now": job.activity or "-",
+        **_rest_facts(job),
+        **_optimizer_facts(job),
+        "why": job.decision or "-",
+    }
 
 
 def _rest_facts(job: JobStatus) -> dict[str, str]:

@@ -21,26 +21,48 @@ def render_explanation(found: Explanation, *, has_request: bool) -> RenderableTy
     Args:
         has_request: show the request too, with its place and its reason.
     """
+    rows = explanation_facts(found) if has_request else share_facts(found)
+    parts: list[RenderableType] = [facts_table(rows)]
+    if has_request:
+        parts += [Text(), *_candidates(found)]
+    if lines := omission_lines(found):
+        parts += [Text(), *map(Text, lines)]
+    return Group(*parts)
+
+
+def explanation_facts(found: Explanation) -> dict[str, str]:
+    """Return the facts about a waiting request and its account by their names."""
     request = found.request
-    facts = {
+    return {
         "request": f"{request.request_id} of {request.asked_by}",
         "wants": request.terms.wanted,
         "class": request.terms.lease_class.value,
         "place": "next" if request.position == 0 else f"{request.position} are served before it",
         "starts": forecast_text(request.forecast, found.at_sec, request.wait),
         "why": request.reason or "-",
+        **share_facts(found),
     }
-    rows = facts if has_request else {}
-    rows |= {
+
+
+def share_facts(found: Explanation) -> dict[str, str]:
+    """Return share and quota of a request's account by their names."""
+    return {
         "share": f"had {found.share_had:.0%} of the recent use, due {found.share_due:.0%} (weight {found.weight:g})",
         "quota": _quota_line(found.quota) if found.quota else "none",
     }
-    parts: list[RenderableType] = [facts_table(rows)]
-    if has_request:
-        parts += [Text(), *_candidates(found)]
-    if found.omissions and not request.terms.booking:  # the clauses are the booking's
-        parts += [Text(), *(Text(_omission_line(found, each)) for each in found.omissions)]
-    return Group(*parts)
+
+
+def candidate_rows(found: Explanation) -> list[tuple[str, Text, str]]:
+    """Return name, state and holder of the devices that would do."""
+    return [
+        (formatting.short_name(each.device_name), STATES[each.state], _holder(each, found.at_sec))
+        for each in found.candidates
+    ]
+
+
+def omission_lines(found: Explanation) -> list[str]:
+    """Return the gain from leaving out each clause; none for a booking, whose clauses are its own."""
+    return [] if found.request.terms.booking else [_omission_line(found, each) for each in found.omissions]
 
 
 def facts_table(rows: Mapping[str, str]) -> Table:
@@ -77,10 +99,8 @@ def _omission_line(found: Explanation, omission: Omission) -> str:
 
 def _candidates(found: Explanation) -> list[RenderableType]:
     table = Table(box=None, pad_edge=False, show_header=False)
-    for each in found.candidates:
-        table.add_row(
-            Text(formatting.short_name(each.device_name)), STATES[each.state], Text(_holder(each, found.at_sec))
-        )
+    for name, state, holder in candidate_rows(found):
+        table.add_row(Text(name), state, Text(holder))
     hidden = found.device_count - len(found.candidates)
     head = Text(f"{count_text(found.device_count, 'device')} would do", "bold")
     return [head, *([table] if found.candidates else []), *([Text(f"and {hidden} more", "dim")] if hidden > 0 else [])]

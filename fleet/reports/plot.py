@@ -113,6 +113,14 @@ def svg_plots(panels: Sequence[Panel], *, title: str) -> Svg:
     )
 
 
+def svg_plot(panel: Panel) -> Svg:
+    """Draw one panel with one curve, without title line and legend."""
+    style = f'stroke="{_COLORS[2]}" stroke-width="2"'
+    size = f'width="{_PANEL_WIDTH}" viewBox="0 0 {_PANEL_WIDTH} {_PANEL_HEIGHT}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" fill="none">'
+    return Svg(f"{head}{_panel(panel, dict.fromkeys(panel.curves, style))}</svg>")
+
+
 def stacked(pictures: Sequence[Svg]) -> Svg:
     """Return one picture with these below each other; empty for none."""
     sizes = [(int(found[2]), int(found[3])) for found in map(_SIZE.match, pictures) if found]

@@ -99,7 +99,7 @@ class Report:
 
     def _blocks(self) -> list[Block]:
         figures = self.figures
-        blocks: list[Block] = [Heading(self._title, 1), Paragraph(_summary(figures))]
+        blocks: list[Block] = [Heading(self._title, 1), Paragraph(summary_of(figures))]
         if times := times_of(figures):
             verdicts = [verdict_on(one.model) for one in figures.endings if one.model is not None]
             blocks += [Heading("The whole model"), *map(times_table, times)]
@@ -107,7 +107,7 @@ class Report:
         for one in figures.by_device:
             ending = next((each for each in figures.endings if each.device_model == one.device_model), Ending())
             blocks += [Heading(f"{one.device_model} ({', '.join(one.devices) or 'no device'})")]
-            blocks += [*_pictures(one, figures), Paragraph(_HOW_COUNTED), _workload_table(one)]
+            blocks += [*_pictures(one, figures), Paragraph(_HOW_COUNTED), workload_table(one)]
             blocks += map(Paragraph, ending.notes)
             blocks += [Heading("Where the time went", 3), _time_table(one, figures), Paragraph(_disturbed(one))]
         return [*blocks, Heading("Conditions"), _condition_table(figures), Heading("Again"), Code(_command(figures))]
@@ -135,7 +135,8 @@ def _newest(library: Library) -> str:
     return found[0].name
 
 
-def _summary(figures: JobFigures) -> str:
+def summary_of(figures: JobFigures) -> str:
+    """Return state, trials, duration and author of a run in one sentence."""
     job = figures.job
     why = f" ({job.message})" if job.message else ""
     failed = f", {job.trials_failed} of them failed" if job.trials_failed else ""
@@ -146,9 +147,9 @@ def _summary(figures: JobFigures) -> str:
 
 
 def _pictures(one: DeviceFigures, figures: JobFigures) -> list[Picture]:
-    together = _panels("all operators", one.model_curve, figures.lasted_sec)
+    together = panels_of("all operators", one.model_curve, figures.lasted_sec)
     costly = sorted(one.curves.items(), key=lambda item: -_first(item[1]))[:_MOST_PANELS]
-    each = [panel for name, curve in costly for panel in _panels(name, curve, figures.lasted_sec)[:1]]
+    each = [panel for name, curve in costly for panel in panels_of(name, curve, figures.lasted_sec)[:1]]
     found = (
         [Picture(svg_plots(together, title="Best time so far of the model's operators"), "the model")]
         if together
@@ -159,7 +160,8 @@ def _pictures(one: DeviceFigures, figures: JobFigures) -> list[Picture]:
     return found
 
 
-def _panels(name: str, curve: Curve, lasted_sec: float) -> list[Panel]:
+def panels_of(name: str, curve: Curve, lasted_sec: float) -> list[Panel]:
+    """Return plots of a curve over trials and over time; none without a time."""
     panels = []
     if _finite(curve.by_trial):
         title = f"{name} [{_unit(curve.by_trial)[1]}]"
@@ -172,7 +174,8 @@ def _panels(name: str, curve: Curve, lasted_sec: float) -> list[Panel]:
     return panels
 
 
-def _workload_table(one: DeviceFigures) -> Table:
+def workload_table(one: DeviceFigures) -> Table:
+    """Return the workloads of a run on one device model."""
     entries = one.workloads
     columns = {
         "workload": [entry.workload.operator for entry in entries],

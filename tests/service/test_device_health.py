@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import fleet.aio
+from fleet.base.moments import parse_moment
 from fleet.cli.main import app
-from fleet.cli.moments import parse_moment
 from fleet.client.identity_calls import IdentityCalls
 from fleet.client.tracker_calls import TrackerCalls
 from fleet.domain.health import HealthState
