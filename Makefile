@@ -24,7 +24,7 @@ venv: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) --editable '.[tune,metrics,tflite,compare-models,cross,cuda,cuda-build,postgres,dask,dev,docs]'
+	$(PIP_INSTALL) --editable '.[tune,metrics,tflite,compare-models,cross,cuda,cuda-build,postgres,dask,web,dev,docs]'
 	touch $@
 
 LINKER = $(shell command -v cc ld.lld lld clang)
@@ -44,7 +44,7 @@ demo: $(VENV)/.demo  ## tune the costliest operators of SqueezeNet on this machi
 
 # A test that fails is run once more, and listed as RERUN: machines of CI vary in load. Find its race and repair it.
 # Their tests must not be skipped: `test_packages.py` installs these programs.
-test: export FLEET_TESTS_PROMISED = gcc,iptables,postgres,prometheus,promtool,qemu-aarch64-static
+test: export FLEET_TESTS_PROMISED = chromedriver,gcc,iptables,postgres,prometheus,promtool,qemu-aarch64-static
 test:  ## the whole suite; installs the Debian packages that it needs, or says how
 	$(PYTHON) scripts/test_packages.py
 	$(MAKE) --no-print-directory venv

@@ -31,6 +31,7 @@ LONG = (
     "forecast",
     "gateway_overhead",
     "relay",
+    "web_page",
 )
 """Run only when named: they take longer than all the others together."""
 

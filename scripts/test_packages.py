@@ -21,6 +21,7 @@ g++                       TVM's OpenCL runtime as a plug-in, a tvm_rpc server
 lld                       links ROCm code objects
 ^rocm-device-libs         ROCm code objects; with its version in the name since Debian 13
 postgresql                the library in a shared database
+chromium-driver           the page in a browser, with chromium
 prometheus                scrapes the metrics, and checks the rules of alerts
 tmux                      the start script of agents on boards without systemd
 groff-base                the manual page, without a warning

@@ -22,6 +22,10 @@ _EXTRAS = {
     "keras": "keras",
     "tflite": "tflite",
     "ai_edge_litert": "tflite",
+    "jinja2": "web",
+    "markupsafe": "web",
+    "starlette": "web",
+    "uvicorn": "web",
 }
 """Extras by the import name of a package."""
 

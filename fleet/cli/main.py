@@ -49,9 +49,11 @@ _GROUPS = {
         "targets": "List boards to build for",
         "gateway": "Serve stock TVM clients",
         "relay": "Reach boards behind NAT",
+        "poison": "List refused programs",
     },
     "Share devices": {
         "status": "Watch the fleet, live",
+        "web": "Show it in browsers",
         "devices": "List devices",
         "leases": "List or revoke leases",
         "request": "List or cancel requests",
@@ -71,7 +73,6 @@ _GROUPS = {
         "discover": "Find trackers and boards",
         "login": "Join a fleet",
         "audit": "Show the audit log",
-        "poison": "List refused programs",
     },
     "Help": {
         "help": "Explain a command",
@@ -87,7 +88,7 @@ Each command lives in the module of its name, with _ for -.
 
 _COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
 _LEFT = ("Tune a model", "Run programs", "Help")
-_UNLISTED = ("help",)
+_UNLISTED = ("help", "version")
 """Named in the first lines of the overview, which is full."""
 
 _COLUMN = 40
@@ -157,7 +158,7 @@ def _overview() -> str:
     rows = (f"{one:{_COLUMN}}{other}".rstrip() for one, other in itertools.zip_longest(left, right, fillvalue=""))
     return (
         "Usage: fleet [--tracker HOST:PORT] [--format json] [--log-level LEVEL] COMMAND\n"
-        "Begin with: fleet tune model.onnx. Options and an example: fleet help COMMAND\n" + "\n".join(rows) + "\n"
+        "Begin with: fleet tune model.onnx. Options: fleet help COMMAND, fleet version\n" + "\n".join(rows) + "\n"
     )
 
 

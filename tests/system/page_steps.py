@@ -53,6 +53,13 @@ NOT_RUN = {
         "fleet tracker backup /mnt/safe/tracker.tar",
         "fleet tracker restore /mnt/safe/tracker.tar",
     ],
+    "serves until it is stopped, or needs a certificate: tests/system/test_web.py": [
+        "fleet web",
+        "fleet web login",
+        "fleet web login --read",
+        "fleet web --allow-network --url https://fleet.example.org:8080 --certificate cert.pem --key key.pem",
+        "fleet web --behind-proxy --url https://fleet.example.org",
+    ],
     "takes minutes; .ci/run has it as its last line": ["make demo"],
     "needs a board of another account, or multicast: tests/system/test_approval.py": [
         "fleet discover",

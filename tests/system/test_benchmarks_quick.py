@@ -131,6 +131,14 @@ def test_device_share_reports_the_devices_use() -> None:
     assert cores[-1] > 0
 
 
+def test_web_page_renders_both_pages() -> None:
+    """Only a whole run yields times to quote."""
+    figures = _figures("benchmarks.web_page")
+
+    assert all(ms > 0 for ms in figures["page_ms"].values())
+    assert figures["ours"] > 0
+
+
 @pytest.mark.slow
 def test_tracker_turns_measures_every_turn() -> None:
     """The loop is measured from inside, through a method of asyncio's own; only a whole run yields its true lengths."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from fleet.cli.main import load_command
 
@@ -21,7 +20,7 @@ def test_it_has_an_image_for_each_process() -> None:
     """CUDA comes on top of agent and optimizer."""
     stages = {name: base for base, name in re.findall(r"^FROM (\S+) AS (\S+)$", _TEXT, flags=re.MULTILINE)}
 
-    assert stages.keys() == {"source", "tracker", "agent", "optimizer", "agent-cuda", "optimizer-cuda"}
+    assert stages.keys() == {"source", "tracker", "agent", "optimizer", "web", "agent-cuda", "optimizer-cuda"}
     assert (stages["agent-cuda"], stages["optimizer-cuda"]) == ("agent", "optimizer")
 
 
@@ -38,17 +37,20 @@ def test_installed_extras_exist() -> None:
     known = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {extra for extras in re.findall(r"'\.\[(.+)\]'", _TEXT) for extra in extras.split(",")}
 
-    assert named == {"metrics", "agent", "tune", "cuda", "cuda-build"}
+    assert named == {"metrics", "agent", "tune", "cuda", "cuda-build", "web"}
     assert named <= known.keys()
 
 
 @pytest.mark.parametrize("entry", re.findall(r"^ENTRYPOINT (.+)$", _TEXT, flags=re.MULTILINE))
 def test_images_start_commands_that_exist(entry: str) -> None:
     """With options that these commands have."""
-    program, noun, verb, *options = json.loads(entry)
+    program, noun, *rest = json.loads(entry)
     command: Any = load_command(noun)
-    group: Any = command if hasattr(command, "commands") else typer.main.get_command(command)
-    flags = {flag for option in group.commands[verb].params for flag in option.opts}
+    verbs = [word for word in rest if not word.startswith("-")]
+    options = rest[len(verbs) :]
+    for verb in verbs:
+        command = command.commands[verb]
+    flags = {flag for option in command.params for flag in option.opts}
 
     assert program == "fleet"
     assert set(options) <= flags

@@ -57,7 +57,7 @@ def problem_of(command: str) -> str:
     try:
         found: Any = load_command(words[0])
         words = words[1:]
-        while words and (children := getattr(found, "commands", {})):
+        while words and not words[0].startswith("-") and (children := getattr(found, "commands", {})):
             found, words = children[words[0]], words[1:]
         context = found.context_class(found, info_name=found.name)
         found.make_parser(context).parse_args([*words, "value"])  # sentences leave out the last flag's value

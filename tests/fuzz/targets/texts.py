@@ -12,10 +12,12 @@ from fleet.cli.shapes import parse_shapes
 from fleet.domain.keys import canonical_target, trace_digest
 from fleet.domain.narrowing import narrow
 from fleet.domain.selectors import device_labels, parse_selector
-from fleet.errors import ConfigError, DeviceError, InvalidRequest
+from fleet.errors import ConfigError, DeviceError, InvalidRequest, NotAllowed
 from fleet.identity.join_tokens import JoinToken, parse_join_token
 from fleet.tracker.policy_file import read_policy
 from fleet.tracker.reloading import compare
+from fleet.web.forms import booking_in, parse_form, reason_in
+from fleet.web.sessions import Right, Sessions, make_token
 from tests.fuzz.target import Target, no_loop
 from tests.fuzz.targets.places import written
 
@@ -24,6 +26,7 @@ _PI = device_labels(
     "cpu",
     {"arch": "aarch64", "model": "Raspberry Pi 4", "mem": "7808MiB", "cores": "4", "tvm": "0.27.0.post1"},
 )
+_NOW_SEC = 1_800_000_000.0
 _FABRIC = b"""name: gemm_i8
 clock_hz: 100_000_000
 window: {uio: fabric, size_bytes: 0x4000}
@@ -120,12 +123,46 @@ def _fabric(content: bytes) -> None:
         check_registers(_text(content), [range(2**30, 2**31)])
 
 
+def _web_form(content: bytes) -> None:
+    with contextlib.suppress(InvalidRequest):
+        form = parse_form(content)
+        assert reason_in(form).isprintable()
+        selector, starts_at_sec, length_sec, count = booking_in(form, _NOW_SEC)
+        assert parse_selector(selector)
+        assert starts_at_sec >= _NOW_SEC
+        assert length_sec > 0
+        assert count > 0
+
+
+def _web_link(content: bytes) -> None:
+    with contextlib.suppress(NotAllowed):
+        Sessions("secret").open(_text(content), _NOW_SEC)
+        raise AssertionError("a link was forged")
+
+
 _HOOKS = (
     b"devices: [{driver: simulated, before_lease: {command: [/bin/true, x], timeout_sec: 3}, "
     b"power_cycle: {command: [a]}}]"
 )
 
 TEXTS = [
+    Target(
+        name="web_form",
+        run=no_loop(_web_form),
+        seeds=lambda: [
+            b"csrf=x&selector=board%3Drpi4&start=2027-01-20T14%3A00&hours=1.5&count=2",
+            b"csrf=x&selector=cpu&start=2h&hours=2&count=1&reason=new+SD%20card",
+        ],
+        words=(b"&", b"=", b"%", b"+", b"%00", b"%ff", b"nan", b"inf", b"1e999", b"-1", b"start=", b"hours="),
+        large_bytes=16 * 1024,
+    ),
+    Target(
+        name="web_link",
+        run=no_loop(_web_link),
+        seeds=lambda: [make_token("other", Right.ACT, _NOW_SEC).encode()],
+        words=(b".", b"act", b"read", b"1800000600", b"..."),
+        large_bytes=4096,
+    ),
     Target(
         name="selector",
         run=no_loop(_select),

@@ -1,0 +1,1 @@
+"""The fleet in a browser: pages made on the server from one watch of the tracker."""
