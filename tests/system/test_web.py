@@ -5,26 +5,28 @@ from __future__ import annotations
 import http.client
 import re
 import socket
+import ssl
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 import pytest
 
 import fleet
 from fleet.base.config import state_dir
+from fleet.identity.certificates import make_authority
 from fleet.testing import eventually_sync
 from fleet.web.login_file import make_link
 from fleet.web.sessions import Right
-from tests.needs import is_absent, needs
+from tests.needs import is_absent
+from tests.system.browser import ENTER, TAB, Browser, browsing
 from tests.system.fleet_processes import connect, run_fleet, running_fleet, start_fleet
 
-needs("starlette")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-from tests.system.browser import ENTER, TAB, Browser, browsing  # noqa: E402 - imports a package that may be absent
 
 EVIL = "<img src=x onerror=alert(1)>"
 PAGES = ("/", "/queue", "/devices/pi-1", "/bookings", "/jobs", "/usage")
@@ -311,6 +313,36 @@ def test_axe_would_find_a_mistake(signed_in: Browser) -> None:
     signed_in.run("document.getElementById('filter').placeholder = ''")
 
     assert any("label" in finding for finding in signed_in.axe())
+
+
+def test_the_network_gets_the_page_by_https_only(site: Site, tmp_path: Path) -> None:
+    """The cookie has the attribute and the prefix that keep it from HTTP."""
+    own = make_authority(datetime.now(UTC))  # any certificate will do
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    certificate.write_bytes(own.certificate_pem)
+    key.write_bytes(own.key_pem)
+    options = ("--certificate", str(certificate), "--key", str(key), "--url", "https://fleet.test", "--allow-network")
+    process = start_fleet("web", "--host", "127.0.0.1", "--port", "0", "--tracker", site.tracker, *options)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "page listening on https://fleet.test\n"
+        port = int(process.stdout.readline().split()[-1])
+        token = urlsplit(make_link(port, Right.READ, time.time())).query.removeprefix("token=")
+        context = ssl.create_default_context(cadata=own.certificate_pem.decode())
+        context.check_hostname = False
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=context)
+        kind = {"Content-Type": "application/x-www-form-urlencoded", "Host": "fleet.test"}
+        connection.request("POST", "/login", urlencode({"token": token}), {**kind, "Origin": "https://fleet.test"})
+        cookie = connection.getresponse().getheader("set-cookie", "")
+        connection.close()
+        assert cookie.startswith("__Host-fleet-")
+        assert "secure" in cookie.lower()
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\nHost: fleet.test\r\n\r\n")
+            assert not plain.recv(100).startswith(b"HTTP")
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
 
 
 def test_login_needs_a_running_page_of_this_user() -> None:
