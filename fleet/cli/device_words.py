@@ -26,14 +26,13 @@ def matching(
     Raises:
         InvalidRequest: the word is neither a valid selector, nor a kind, nor a name.
     """
+    if named := _named(text, devices):
+        return named
     selector = parse_selector(text)
     check_comparable(selector, [labels_of(device) for device in devices])
     found = [device for device in devices if selector.matches(labels_of(device))]
-    if found or not _is_bare(text, selector):
+    if found or text in kinds or not _is_bare(text, selector):
         return found
-    named = [device for device in devices if formatting.short_name(device.name) == text]
-    if named or text in kinds:
-        return named
     names = {formatting.short_name(device.name) for device in devices}
     here = {device.inventory.kind for device in devices}
     close = nearest(text, {*commands, *names, *here, *kinds})
@@ -47,11 +46,9 @@ def matching(
 
 def named_selector(text: str, devices: Sequence[DeviceStatus]) -> str:
     """Return a selector; for a bare word that is a device's name and no kind, the selector of that device."""
-    selector, name = parse_selector(text), text.strip().removeprefix("devices/")
-    is_name = any(formatting.short_name(device.name) == name for device in devices)
-    is_kind = any(device.inventory.kind == name for device in devices)
-    is_full = text.strip().startswith("devices/")
-    return f"name={name}" if is_full or (is_name and not is_kind and _is_bare(text, selector)) else text
+    word = text.strip()
+    is_name = word.startswith("devices/") or _named(word, devices)
+    return f"name={word.removeprefix('devices/')}" if is_name else text
 
 
 def own_labels(device: DeviceStatus) -> str:
@@ -62,6 +59,13 @@ def own_labels(device: DeviceStatus) -> str:
     hidden = FOUND_LABELS - _SHOWN_LABELS
     labels = sorted(device.inventory.labels.items())
     return ",".join(f"{key}={value}" for key, value in labels if key not in hidden and value != "true")
+
+
+def _named(word: str, devices: Sequence[DeviceStatus]) -> list[DeviceStatus]:
+    """Return the device of this name, unless the word is a kind of device."""
+    if any(device.inventory.kind == word for device in devices):
+        return []
+    return [device for device in devices if formatting.short_name(device.name) == word]
 
 
 def _is_bare(text: str, selector: Selector) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.cli.device_words import matching, own_labels
+from fleet.cli.device_words import matching, named_selector, own_labels
 from fleet.domain.devices import DeviceStatus, Inventory
 from fleet.errors import InvalidRequest
 
@@ -14,6 +14,8 @@ _DEVICES = [
         inventory=Inventory(kind="simulated", labels={"board": "rpi4-64", "arch": "aarch64", "asimd": "true"}),
     ),
     DeviceStatus(name="devices/bench", inventory=Inventory(kind="cpu", labels={"room": "cellar", "host": "vm"})),
+    DeviceStatus(name="devices/Pi4.lab", inventory=Inventory(kind="raspberry_pi")),
+    DeviceStatus(name="devices/cpu", inventory=Inventory(kind="raspberry_pi")),
 ]
 _COMMANDS, _KINDS = ("show", "reset-epochs"), ("cpu", "cuda", "simulated")
 
@@ -31,12 +33,22 @@ def _names(text: str) -> list[str]:
         ("room=attic", []),
         ("kind=drain", ["never"]),
         ("pi", ["devices/pi"]),
-        ("*", ["devices/pi", "devices/bench"]),
+        ("Pi4.lab", ["devices/Pi4.lab"]),
+        ("*", ["devices/pi", "devices/bench", "devices/Pi4.lab", "devices/cpu"]),
     ],
 )
 def test_a_word_is_a_selector_or_a_devices_name(text: str, names: list[str]) -> None:
     """A kind without devices matches none, without an error, and so does a condition."""
     assert [name for name in names if name != "never"] == _names(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "selector"),
+    [("Pi4.lab", "name=Pi4.lab"), ("devices/cpu", "name=cpu"), ("cpu", "cpu"), ("room=attic", "room=attic")],
+)
+def test_a_devices_name_becomes_a_selector(text: str, selector: str) -> None:
+    """Also a name that no selector begins with; a kind stays one."""
+    assert named_selector(text, _DEVICES) == selector
 
 
 @pytest.mark.parametrize(
@@ -59,4 +71,4 @@ def test_a_word_without_a_meaning_is_an_error(word: str, advice: str) -> None:
 
 def test_labels_of_owners_are_shown_as_a_selector_has_them() -> None:
     """Labels with their own columns, and features of processors, are left out."""
-    assert ["board=rpi4-64", "room=cellar"] == [own_labels(device) for device in _DEVICES]
+    assert ["board=rpi4-64", "room=cellar", "", ""] == [own_labels(device) for device in _DEVICES]
