@@ -52,7 +52,7 @@ PUBLIC = [
     "tir_pipeline",
     "tune",
 ]
-HEAVY = {"tvm", "tvm_ffi", "numpy", "sqlalchemy", "textual", "zeroconf"}
+HEAVY = {"tvm", "tvm_ffi", "numpy", "sqlalchemy", "textual", "zeroconf", "jinja2", "starlette", "uvicorn"}
 
 
 def test_the_public_names_are_these() -> None:
@@ -140,7 +140,7 @@ def test_the_package_is_the_command() -> None:
         "import fleet; fleet.connect, fleet.aio.connect",
         "import fleet.cli.main",
         "import fleet.cli.status, fleet.cli.devices, fleet.cli.leases",
-        "import fleet.cli.acquire, fleet.cli.up, fleet.cli.doctor",
+        "import fleet.cli.acquire, fleet.cli.up, fleet.cli.doctor, fleet.cli.web",
     ],
 )
 @pytest.mark.slow

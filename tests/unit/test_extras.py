@@ -43,6 +43,7 @@ COMMANDS = [
     ("jobs", "list"),
     ("report",),
     ("optimizer", "serve"),
+    ("web",),
 ]
 
 _WITHOUT_EXTRAS = """
