@@ -130,4 +130,5 @@ def _set(
         return
     listed = ", ".join(map(formatting.short_name, names[:_SHOWN]))
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    options.stderr().print(f"{count_text(len(names), 'device')} {state}: {listed}{more}")
+    shown = f"in {state}" if state is HealthState.MAINTENANCE else state
+    options.stderr().print(f"{count_text(len(names), 'device')} {shown}: {listed}{more}")

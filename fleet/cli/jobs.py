@@ -151,7 +151,9 @@ def why(
         total = sum(len(kind.plan) for each in running for kind in readable_progress(each))
         print_plan(plan, total, make_console(is_wide=wide))
     else:
-        options.stderr().print(f"{job.name} plans nothing: it is {job.state.value.lower()}.")
+        is_running = job.state is JobState.RUNNING
+        cause = "it prepares its search, or is about to end" if is_running else f"it is {job.state.value.lower()}"
+        options.stderr().print(f"{job.name} plans nothing: {cause}.")
 
 
 @app.command()

@@ -238,11 +238,15 @@ def test_a_malformed_progress_of_another_job_breaks_no_list(path: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_that_is_not_running_plans_nothing(path: str, model: Path) -> None:
-    """The command says so, and succeeds."""
+def test_a_job_that_is_queued_or_has_just_begun_plans_nothing(path: str, model: Path) -> None:
+    """The command says why, and succeeds."""
     name = fleet("jobs", "submit", str(model), "--library", path)[1].strip()
 
     code, out, err = fleet("jobs", "why", name, "--library", path)
+    with Library.open(path) as library:
+        library.queue.take("o")
+    begun = fleet("jobs", "why", name, "--library", path)
 
     assert (code, out) == (0, "")
     assert "plans nothing: it is queued" in err
+    assert begun == (0, "", f"{name} plans nothing: it prepares its search, or is about to end.\n")

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fleet.client.leases import Acquire, ClientEvent, LeaseTable, Release, Renew, Waiting
 from fleet.domain.devices import DeviceStatus
-from fleet.domain.leases import Lease, LeaseEnd, make_terms
+from fleet.domain.leases import Lease, LeaseEnd, YieldWanted, make_terms
 from fleet.domain.tokens import Claims, TokenSigner
 from fleet.errors import DeviceClosed, LeaseExpired, LeaseRevoked, NoMatchingDevice
 from fleet.testing import FakeClock
@@ -116,7 +116,7 @@ async def test_a_lease_lives_by_the_tokens_span_not_by_anybodys_wall_clock() -> 
     ],
 )
 async def test_an_ended_lease_stays_ended(how: LeaseEnd, cls: type[Exception]) -> None:
-    """The first reason counts; a late renewal revives nothing."""
+    """The first reason counts; a late renewal revives nothing, and a late demand to give way has no effect."""
     table = Recorder()
     waiting = table.ask()
     table.grant(waiting.request_id)
@@ -124,11 +124,13 @@ async def test_an_ended_lease_stays_ended(how: LeaseEnd, cls: type[Exception]) -
     ends: list[str] = []
     held.watch(on_end=lambda: ends.append("ended"), on_renew=lambda: ends.append("renewed"))
     table.table.ended("leases/1", how, "because")
+    table.table.yield_wanted(YieldWanted(lease_name="leases/1"))
     held.renew(held.lease, token(0, 30))
     held.end(DeviceClosed("later"))
     assert isinstance(held.ended, cls)
     assert "because" in str(held.ended)
     assert ends == ["ended"]
+    assert held.yield_wanted is None
 
 
 async def test_a_refusal_is_its_own_error() -> None:

@@ -212,8 +212,11 @@ def test_a_refusal_counts_the_devices_that_each_clause_leaves(bench: Bench) -> N
 
     (effect,) = bench.acquire("alice", "r1", "fpga!=none,arch=aarch64,mem>=3GiB")
     (by_name,) = bench.acquire("alice", "r2", "name=pi*,mem>8GiB")
+    (bare,) = bench.acquire("alice", "r3", "pi1")
 
     assert isinstance(effect, ev.Refused)
+    assert isinstance(bare, ev.Refused)
+    assert bare.message.endswith("to ask for a device by its name, write name=pi1")
     assert isinstance(by_name, ev.Refused)
     assert effect.error_class is NoMatchingDevice
     assert "(arch=aarch64: 4 of 4; mem>=3GiB: 2 of these; fpga!=none: none); there are devices/pi1" in effect.message

@@ -188,6 +188,8 @@ def no_match_error(selector: str, devices: Mapping[str, DeviceEntry], matching: 
     listed = ", ".join(f"{name} ({devices[name].kind})" for name in names)
     more = f" and {len(devices) - len(names)} more" if len(devices) > len(names) else ""
     advice = "choose one or start an agent that has it"
+    if parsed.kind and f"devices/{parsed.kind}" in devices:
+        advice = f"to ask for a device by its name, write name={parsed.kind}"
     if any(condition.key == BITSTREAM_LABEL for condition in parsed.conditions):
         advice = "none holds that bitstream now: ask for the board, prefer the bitstream (--prefer), and program it"
     return NoMatchingDevice(f"no device matches {parsed.text!r} ({left}); there are {listed}{more}; {advice}")
