@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -64,15 +65,19 @@ def jobs_grid(snapshot: Snapshot, view: View, now_sec: float) -> Grid:
 
 def counts(snapshot: Snapshot) -> Sequence[Datum]:
     """Return the numbers at the top of the fleet's page."""
-    free, leased, offline, faulted = (
-        sum(device.state is state for device in snapshot.devices)
-        for state in (DeviceState.AVAILABLE, DeviceState.LEASED, DeviceState.OFFLINE, DeviceState.FAULTED)
+    found = Counter(device.state for device in snapshot.devices)
+    closed = Counter(
+        device.mark.state
+        for device in snapshot.devices
+        if device.state is DeviceState.AVAILABLE and not device.mark.state.is_open
     )
+    offline, faulted = found[DeviceState.OFFLINE], found[DeviceState.FAULTED]
     return [
-        Datum(f"{free} free", "good"),
-        Datum(f"{leased} leased", "busy"),
+        Datum(f"{found[DeviceState.AVAILABLE] - closed.total()} free", "good"),
+        Datum(f"{found[DeviceState.LEASED]} leased", "busy"),
         *([Datum(f"{offline} offline", "warn")] if offline else []),
         *([Datum(f"{faulted} faulted", "bad")] if faulted else []),
+        *(Datum(f"{count} {mark}", "warn") for mark, count in closed.items()),
         Datum(f"{snapshot.request_count} waiting", "", "/queue"),
     ]
 

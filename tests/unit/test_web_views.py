@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from fleet.domain.bookings import Booking
 from fleet.domain.devices import DeviceState, DeviceStatus, Telemetry
+from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseTerms, PendingRequest
 from fleet.domain.snapshot import Snapshot
 from fleet.errors import InvalidRequest, NotFound, TrackerUnavailable
@@ -44,6 +46,15 @@ def test_devices_are_sorted_and_filtered() -> None:
     assert [head.order for head in turned.headings if head.title == "device"] == ["descending"]
     assert turned.headings[0].href == "?sort=device"
     assert [cell.kind for cell in leased.rows[0]][1] == "busy"
+
+
+def test_a_drained_device_is_not_counted_as_free() -> None:
+    """Nobody is granted it. A leased one that is drained still counts as leased."""
+    mark = HealthMark(state=HealthState.DRAINING, reason="new card", by="root", at_sec=NOW)
+    drained = [replace(device, name=f"{device.name}-drained", mark=mark) for device in DEVICES]
+    counts = views.counts(replace(SNAPSHOT, devices=(*DEVICES, *drained)))
+
+    assert [datum.text for datum in counts] == ["1 free", "2 leased", "1 draining", "2000 waiting"]
 
 
 def test_a_bad_filter_is_refused() -> None:
