@@ -1,7 +1,7 @@
 """Random numbers for arguments: floats from 1 to 10 as in TVM's random_fill_for_measure, and integers of the same
 range.
 
-Not by that function where it can be helped: it fills on TVM's thread pool, and the threads then spin for some 50 ms, a
+Not by that function where it can be helped: it fills on TVM's thread pool, and the threads then spin for some 10 ms, a
 core lost to the candidates and to the agent with every trial. Here a tile of numbers is made once per type and copied.
 So every candidate gets the same numbers, and each of its arguments others than its neighbours.
 """

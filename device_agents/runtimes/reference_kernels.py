@@ -31,8 +31,7 @@ class CpuReferenceKernel:
     """Hashes a fixed buffer on the processor.
 
     That needs no artifact, no compiler and little memory, and its time follows the clock of the core and other
-    processes there. In one thread: those of TVM's pool spin for some fifty milliseconds after a parallel loop, on cores
-    of
+    processes there. In one thread: those of TVM's pool spin for some 10 ms after a parallel loop, on cores of
     their own, and a second thread of ours would share one with them. Whether all cores were free while a candidate
     ran, device_agents.measuring.contention tells.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from device_agents.driver import NoStrays
+from device_agents.drivers.cpu import CpuDriver
 from device_agents.runtimes.pool_cores import cores_apart, move_to
 from tests.programs import here
 
@@ -84,3 +87,17 @@ print(json.dumps({"usable": usable, "own": sorted(runtime._own_cores)}))
     if len(found["usable"]) < (count or 1):
         pytest.skip("TVM binds no thread where it may not use all cores")
     assert len(found["own"]) == 1
+
+
+async def test_idle_threads_of_the_pool_sleep_soon() -> None:
+    """The driver sets TVM's variable, which the runtime must still read."""
+    (driver,) = CpuDriver.from_config({}, where="here", host_name="here")
+    await driver.open(NoStrays())
+    environment = driver.worker_spec().environment
+    await driver.close()
+
+    spec = importlib.util.find_spec("tvm")
+    assert spec is not None and spec.origin is not None
+    runtime = Path(spec.origin).parent / "lib/libtvm_runtime.so"
+    assert int(environment["TVM_THREAD_POOL_SPIN_COUNT"]) <= 20_000
+    assert b"TVM_THREAD_POOL_SPIN_COUNT" in runtime.read_bytes()

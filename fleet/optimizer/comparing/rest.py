@@ -1,7 +1,7 @@
 """Rests between blocks of different programs on this machine: idle worker threads spin for a while after a run.
 
-The threads of ONNX Runtime and of TVM's pool spin for some 50 ms. A rest ends once no thread runs any more, or after
-`MOST_SEC`: on a busy machine other programs keep the cores busy.
+The threads of ONNX Runtime spin for some 50 ms, and those of TVM's pool for up to 10 ms. A rest ends once no thread
+runs any more, or after `MOST_SEC`: on a busy machine other programs keep the cores busy.
 """
 
 from __future__ import annotations
