@@ -8,12 +8,15 @@ bytes.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cross.compile import gpu_code
+from cross.compile.argument_checks import called_programs
 from cross.compile.lowering import tir_pipeline
 from cross.compile.objects import NAME, keep_object, object_path, write_named
 from cross.targets.target import Target, make_target
@@ -25,8 +28,21 @@ if TYPE_CHECKING:
 _PROGRAMS = 4
 """Most programs of one LLVM module. A module alone costs 10 ms, a program 50 to 100 ms."""
 
+_HALF = "float16"
+"""Half-precision types in the notation of programs, including "bfloat16"."""
+
 _LLVM_OPTIONS = "cl-opt"
 """Attribute of a target that sets options of LLVM for the whole process: unsafe in threads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Programs that become one LLVM module."""
+
+    mod: IRModule
+    checks_arguments: bool = True
+    has_half: bool = True
+    """False: no number of the programs is of half precision."""
 
 
 def compile_relax(mod: IRModule, target: Target, folder: Path, *, kept: Path | None = None) -> Executable:
@@ -47,46 +63,69 @@ def compile_relax(mod: IRModule, target: Target, folder: Path, *, kept: Path | N
     builder = relax.ExecBuilder()
     with tvm_target:
         planned = relax.get_pipeline("default")(mod)
+    checks = called_programs(planned)
     programs = vm_build._vmcodegen(builder, planned)  # noqa: SLF001 - the steps of tvm.compile, which has no hook
-    library = _compile_programs(programs, target, folder, kept)
+    library = _compile_programs(programs, checks, target, folder, kept)
     return vm_build.VMExecutable(vm_build._ffi_api.VMLink(builder, tvm_target, library, [], {}))  # noqa: SLF001
 
 
-def _compile_programs(programs: IRModule, target: Target, folder: Path, kept: Path | None) -> Module:
-    """Return an empty LLVM module that imports the object files of the programs."""
+def _compile_programs(
+    programs: IRModule, checks: Mapping[str, bool], target: Target, folder: Path, kept: Path | None
+) -> Module:
+    """Return an empty LLVM module that imports the object files of the programs.
+
+    Args:
+        checks: for each called program, whether it checks its arguments.
+    """
     import tvm
 
-    functions = sorted(programs.functions.items(), key=lambda item: str(item[0].name_hint))
-    count = -(-len(functions) // _PROGRAMS) if kept is None else len(functions)
-    parts = [tvm.IRModule(dict(functions[index::count]), attrs=programs.attrs) for index in range(count)]
     write = partial(_write_object, target) if kept is None else partial(_write_kept_object, target, kept)
-    library = _compile(tvm.IRModule({}, attrs=programs.attrs), target)
+    parts = _parts(programs, checks, _PROGRAMS if kept is None else 1)
+    library = _compile(_Part(mod=tvm.IRModule({}, attrs=programs.attrs)), target)
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        objects = [folder / f"part{index}.o" for index in range(count)]
+        objects = [folder / f"part{index}.o" for index in range(len(parts))]
         for path in threads.map(write, parts, objects):
             library.import_module(tvm.runtime.load_static_library(str(path), []))
     return library
 
 
-def _write_object(target: Target, part: IRModule, path: Path) -> Path:
+def _parts(programs: IRModule, checks: Mapping[str, bool], most: int) -> list[_Part]:
+    """Split the called programs of a module into parts of at most `most`."""
+    import tvm
+
+    parts = []
+    functions = sorted(programs.functions.items(), key=lambda item: str(item[0].name_hint))
+    for is_checked in (False, True):
+        chosen = [item for item in functions if checks.get(str(item[0].name_hint)) is is_checked]
+        count = -(-len(chosen) // most)
+        for index in range(count):
+            mod = tvm.IRModule(dict(chosen[index::count]), attrs=programs.attrs)
+            parts.append(_Part(mod=mod, checks_arguments=is_checked))
+    return parts
+
+
+def _write_object(target: Target, part: _Part, path: Path) -> Path:
     _compile(part, target).write_to_file(str(path), "o")
     return path
 
 
-def _write_kept_object(target: Target, kept: Path, part: IRModule, path: Path) -> Path:
+def _write_kept_object(target: Target, kept: Path, part: _Part, path: Path) -> Path:
     """Write the object file of one program, compiled only if no equal program is kept."""
     import tvm
 
-    [(variable, function)] = part.functions.items()
+    [(variable, function)] = part.mod.functions.items()
     found = object_path(function, target, kept)
     if not found.exists():
-        alone = tvm.IRModule({NAME: function.with_attr("global_symbol", NAME)}, attrs=part.attrs)
-        keep_object(_write_object(target, alone, path), found)
+        alone = tvm.IRModule({NAME: function.with_attr("global_symbol", NAME)}, attrs=part.mod.attrs)
+        has_half = _HALF in str(function)
+        keep_object(_write_object(target, replace(part, mod=alone, has_half=has_half), path), found)
     write_named(found, str(variable.name_hint), path)
     return path
 
 
-def _compile(part: IRModule, target: Target) -> Module:
+def _compile(part: _Part, target: Target) -> Module:
     import tvm
 
-    return tvm.tirx.build(part, target=make_target(target), pipeline=tir_pipeline(target))
+    lowering = tir_pipeline(target, has_half=part.has_half)
+    with tvm.transform.PassContext(config={"tirx.disable_assert": not part.checks_arguments}):
+        return tvm.tirx.build(part.mod, target=make_target(target), pipeline=lowering)

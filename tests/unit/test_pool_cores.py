@@ -97,7 +97,8 @@ async def test_idle_threads_of_the_pool_sleep_soon() -> None:
     await driver.close()
 
     spec = importlib.util.find_spec("tvm")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     runtime = Path(spec.origin).parent / "lib/libtvm_runtime.so"
     assert int(environment["TVM_THREAD_POOL_SPIN_COUNT"]) <= 20_000
     assert b"TVM_THREAD_POOL_SPIN_COUNT" in runtime.read_bytes()
