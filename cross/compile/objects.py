@@ -57,6 +57,18 @@ def write_named(kept: Path, name: str, output: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    own = {f"{_PREFIX}{NAME}": f"{_PREFIX}{name}"}
-    own |= {placeholder: f"{name}{placeholder}" for placeholder in _PLACEHOLDERS}
+    own = {f"{_PREFIX}{NAME}": f"{_PREFIX}{name}"} | _own_placeholders(name)
     output.write_bytes(with_renamed_symbols(kept.read_bytes(), own))
+
+
+def name_placeholders(path: Path, name: str) -> None:
+    """Give the placeholders of an object file names that begin with `name`.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.write_bytes(with_renamed_symbols(path.read_bytes(), _own_placeholders(name)))
+
+
+def _own_placeholders(name: str) -> dict[str, str]:
+    return {placeholder: f"{name}{placeholder}" for placeholder in _PLACEHOLDERS}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from cross.compile import gpu_code
 from cross.compile.argument_checks import called_programs
 from cross.compile.lowering import tir_pipeline
-from cross.compile.objects import NAME, keep_object, object_path, write_named
+from cross.compile.objects import NAME, keep_object, name_placeholders, object_path, write_named
 from cross.targets.target import Target, make_target
 
 if TYPE_CHECKING:
@@ -41,8 +41,12 @@ class _Part:
 
     mod: IRModule
     checks_arguments: bool = True
-    has_half: bool = True
-    """False: no number of the programs is of half precision."""
+
+    @property
+    def has_half(self) -> bool:
+        """True if a number of the programs may be of half precision."""
+        functions = self.mod.functions.values()
+        return not functions or any(_HALF in str(function) for function in functions)
 
 
 def compile_relax(mod: IRModule, target: Target, folder: Path, *, kept: Path | None = None) -> Executable:
@@ -79,7 +83,7 @@ def _compile_programs(
     """
     import tvm
 
-    write = partial(_write_object, target) if kept is None else partial(_write_kept_object, target, kept)
+    write = partial(_write_part, target) if kept is None else partial(_write_kept_object, target, kept)
     parts = _parts(programs, checks, _PROGRAMS if kept is None else 1)
     library = _compile(_Part(mod=tvm.IRModule({}, attrs=programs.attrs)), target)
     with ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -109,6 +113,14 @@ def _write_object(target: Target, part: _Part, path: Path) -> Path:
     return path
 
 
+def _write_part(target: Target, part: _Part, path: Path) -> Path:
+    """Write the object file of a part, to be linked with those of other parts."""
+    _write_object(target, part, path)
+    if not part.has_half:
+        name_placeholders(path, path.stem)
+    return path
+
+
 def _write_kept_object(target: Target, kept: Path, part: _Part, path: Path) -> Path:
     """Write the object file of one program, compiled only if no equal program is kept."""
     import tvm
@@ -117,8 +129,7 @@ def _write_kept_object(target: Target, kept: Path, part: _Part, path: Path) -> P
     found = object_path(function, target, kept)
     if not found.exists():
         alone = tvm.IRModule({NAME: function.with_attr("global_symbol", NAME)}, attrs=part.mod.attrs)
-        has_half = _HALF in str(function)
-        keep_object(_write_object(target, replace(part, mod=alone, has_half=has_half), path), found)
+        keep_object(_write_object(target, replace(part, mod=alone), path), found)
     write_named(found, str(variable.name_hint), path)
     return path
 
