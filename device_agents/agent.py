@@ -172,7 +172,7 @@ class Agent:
     @property
     def key_id(self) -> str:
         """Id of the agent's key."""
-        return own_key_id(self._membership.shown().key_pem)
+        return own_key_id(self._membership.credentials().key_pem)
 
     @property
     def join_code(self) -> str:
@@ -291,7 +291,7 @@ class Agent:
         add_session_service(self._server, SessionService(self._sessions, self._store), guard)
         add_lease_log_service(self._server, LeaseLogService(self._logs, revoked), guard)
         self._membership.load()
-        security = None if is_plain else server_security(self._membership.shown)
+        security = None if is_plain else server_security(self._membership.credentials)
         self.port = bind(self._server, self._home.host, self._home.port, security, what="the agent")
         self._watching = guard.connections.watch(self.port)
         await self._server.start()

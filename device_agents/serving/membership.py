@@ -88,7 +88,7 @@ class Membership:
             return
         self._own = found if isinstance(found, Credentials) else None
 
-    def shown(self) -> Credentials:
+    def credentials(self) -> Credentials:
         """Return the server's credentials for callers of the data path. Also called by gRPC's threads."""
         if self._own is not None:
             return self._own

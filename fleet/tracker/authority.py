@@ -46,7 +46,7 @@ class Authority:
         """The certificate that members trust."""
         return self._own.authority_pem
 
-    def shown(self) -> Credentials:
+    def credentials(self) -> Credentials:
         """Return the tracker's current credentials. Also called by gRPC's threads."""
         with self._lock:
             now = dt.datetime.now(dt.UTC)

@@ -38,7 +38,7 @@ class FleetServicer:
         self._is_closed = asyncio.Event()
 
     async def get_fleet(self, _: fleet_service_pb2.GetFleetRequest, __: object) -> fleet_service_pb2.GetFleetResponse:
-        return encoded(fleet_service_pb2.GetFleetResponse, (await self._view.shown()).content)
+        return encoded(fleet_service_pb2.GetFleetResponse, (await self._view.encoded_snapshot()).content)
 
     async def get_history(
         self, request: fleet_service_pb2.GetHistoryRequest, _: object
@@ -74,7 +74,7 @@ class FleetServicer:
         with self._watchers.taken(caller_of(context).key_id):
             while not self._is_closed.is_set():
                 if self._view.version != shown_version:
-                    latest = await self._view.shown()
+                    latest = await self._view.encoded_snapshot()
                     shown_version = latest.version
                     yield encoded(fleet_service_pb2.WatchFleetResponse, latest.content)
                 try:

@@ -57,7 +57,7 @@ class JobTable:
             own[ended.name] = _Reported(client_id, now_sec, ended)
         return bool(lost)
 
-    def shown(self, now_sec: float) -> list[job_pb2.Job]:
+    def recent(self, now_sec: float) -> list[job_pb2.Job]:
         """Return the running and the recently ended jobs, the newest first."""
         oldest_sec = now_sec - _SHOWN_SEC
         shown = [

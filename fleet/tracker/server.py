@@ -217,7 +217,7 @@ class Tracker:
     async def _listen(self) -> None:
         server = rpc.make_server(rpc.MAX_REQUEST_BYTES)
         is_plain, guard = self.options.is_plain, self.guard
-        security = None if is_plain else server_security(self.authority.shown, admits_strangers=True)
+        security = None if is_plain else server_security(self.authority.credentials, admits_strangers=True)
         stubs.add_lease_service(server, self.lease_servicer, guard)
         stubs.add_agent_service(server, self.agent_servicer, guard)
         stubs.add_fleet_service(server, self.fleet_servicer, guard)

@@ -125,7 +125,7 @@ class FleetView(Observer):
         if self._jobs.lose_client(client_id, self._clock.now_sec()) or optimizer is not None:
             self._own_version += 1
 
-    async def shown(self) -> EncodedSnapshot:
+    async def encoded_snapshot(self) -> EncodedSnapshot:
         """Return an encoded snapshot. Yields to the event loop first: sending a large one takes gRPC 3 ms."""
         async with self._making:
             if self._shown.version != self.version:
@@ -162,7 +162,7 @@ class FleetView(Observer):
         queries = self._queries
         self._make_parts(len(self._stale))
         names, devices, leases = list(self._names), self._devices.copy(), list(self._leases.values())
-        requests, jobs = queries.first_requests(_SHOWN_REQUESTS), self._jobs.shown(self._clock.now_sec())
+        requests, jobs = queries.first_requests(_SHOWN_REQUESTS), self._jobs.recent(self._clock.now_sec())
         bookings = queries.bookings()
         optimizers = nsmallest(_SHOWN_OPTIMIZERS, self._optimizers.values(), key=lambda one: one.name)
         version = self.version

@@ -265,14 +265,14 @@ async def test_an_agents_certificate_is_renewed_before_it_ends(tmp_path: Path) -
     async with serve_tracker() as served:
         agent = Membership(tmp_path, served.address)
         agent.load()
-        assert ends_soon == agent.shown()
+        assert ends_soon == agent.credentials()
         await agent.renew()
     restarted = Membership(tmp_path, served.address)
     restarted.load()
 
-    assert restarted.shown() == agent.shown()
-    assert not needs_renewal(agent.shown().certificate_pem, now)
-    assert read_identity(ends_soon.certificate_pem) == read_identity(agent.shown().certificate_pem)
+    assert restarted.credentials() == agent.credentials()
+    assert not needs_renewal(agent.credentials().certificate_pem, now)
+    assert read_identity(ends_soon.certificate_pem) == read_identity(agent.credentials().certificate_pem)
 
 
 async def test_an_agent_looks_again_whether_its_certificate_ends_soon(tmp_path: Path) -> None:
@@ -291,11 +291,11 @@ async def test_an_agent_looks_again_whether_its_certificate_ends_soon(tmp_path: 
         write_private(tmp_path / "identity.pem", ends_soon.to_pem())
         agent.load()
 
-        await eventually(lambda: not needs_renewal(agent.shown().certificate_pem, now))
+        await eventually(lambda: not needs_renewal(agent.credentials().certificate_pem, now))
 
         await stopped(looking)
 
-    assert agent.shown().key_pem == ends_soon.key_pem
+    assert agent.credentials().key_pem == ends_soon.key_pem
 
 
 async def test_a_renewed_certificate_is_shown_from_then_on() -> None:

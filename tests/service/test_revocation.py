@@ -153,7 +153,7 @@ async def test_a_revoked_agent_that_is_given_a_token_joins_with_another_key(tmp_
             membership = Membership(tmp_path, served.address, token=token)
             membership.load()
             await membership.join()
-            keys.append(own_key_id(membership.shown().key_pem))
+            keys.append(own_key_id(membership.credentials().key_pem))
             async with await membership.channel() as channel:
                 await get_fleet(channel)
             if len(keys) == 1:

@@ -84,7 +84,7 @@ class Watched:
         self.view.on_change(self.state.take_changes())
 
     async def snapshot(self) -> fleet_service_pb2.Snapshot:
-        return fleet_service_pb2.GetFleetResponse.FromString((await self.view.shown()).content).snapshot
+        return fleet_service_pb2.GetFleetResponse.FromString((await self.view.encoded_snapshot()).content).snapshot
 
 
 async def test_a_snapshot_is_of_one_moment_though_it_takes_many() -> None:

@@ -42,7 +42,7 @@ class Layer:
     """Describes the functions for artifacts; empty: none."""
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """Name for messages."""
         return f"{self.design or 'unnamed'} ({self.digest[:_SHOWN_DIGITS]})"
 
@@ -160,15 +160,15 @@ class ZynqFabric:
         try:
             await self._manager.start(name=_file_name(layer), is_partial=layer.is_partial, timeout_sec=timeout_sec)
         except FleetError as error:
-            logger.warning("programming failed", extra={"bitstream": layer.shown, "error": str(error)})
-            raise ProgrammingFailed(f"{layer.shown} was not loaded: {error}. {await self._go_back()}") from error
+            logger.warning("programming failed", extra={"bitstream": layer.label, "error": str(error)})
+            raise ProgrammingFailed(f"{layer.label} was not loaded: {error}. {await self._go_back()}") from error
         layers = [*self._layers, layer] if layer.is_partial else [layer]
         self._layers = [*[kept for kept in layers[:-1] if kept.digest != layer.digest], layer]
         self._is_loaded = True
         self._fault = ""
         await asyncio.to_thread(self._keep, layer, image)
         self._save()
-        logger.info("fabric programmed", extra={"bitstream": layer.shown, "partial": layer.is_partial})
+        logger.info("fabric programmed", extra={"bitstream": layer.label, "partial": layer.is_partial})
 
     async def _go_back(self) -> str:
         """Roll back to the last good layers; return the result."""
@@ -182,14 +182,14 @@ class ZynqFabric:
                 )
         except (FleetError, OSError) as error:
             self._fault = (
-                f"programming failed, and so did going back to {self._layers[-1].shown}: {error}; "
+                f"programming failed, and so did going back to {self._layers[-1].label}: {error}; "
                 "repair the board, then restart its agent"
             )
-            return f"Going back to {self._layers[-1].shown} failed, too: {error}"
+            return f"Going back to {self._layers[-1].label} failed, too: {error}"
         self._is_loaded = True
         self._fault = ""
         self._save()
-        return f"The last good one, {self._layers[-1].shown}, was loaded again"
+        return f"The last good one, {self._layers[-1].label}, was loaded again"
 
     def _holds(self, layer: Layer) -> bool:
         return (
