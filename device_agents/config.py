@@ -33,7 +33,7 @@ from device_agents.registry import find_devices, known_drivers, load_driver
 from device_agents.serving.missing import MissingDevice
 from fleet.base.config import Key, keys_of, parse, shown
 from fleet.base.network import check_address
-from fleet.base.places import at, at_key
+from fleet.base.source_locations import at, at_key
 from fleet.errors import ConfigError, DeviceError, DeviceMissing, FleetError
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def parse_config(values: Mapping[str, object], *, where: str = "agent.yaml") -> 
 
     Raises:
         ConfigError: an unknown key (the nearest is named) or a bad value; the message names the line if `where` is a
-            `Place`.
+            `SourceLocation`.
     """
     config = parse(AgentConfig, values, where=where)
     for key in ("cache_max_bytes", "memory_limit_bytes", "disk_limit_bytes"):

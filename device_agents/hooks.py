@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated
 
 from fleet.base.config import parse, shown
-from fleet.base.places import at
+from fleet.base.source_locations import at
 from fleet.errors import ConfigError
 
 LONGEST_SEC = 600.0

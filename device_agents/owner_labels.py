@@ -20,7 +20,7 @@ from typing import Annotated
 from device_agents.driver import DeviceFinder, Driver
 from device_agents.hooks import HOOK_NAMES, Hooks, parse_hooks
 from fleet.base.config import did_you_mean, keys_of, nearest, parse, shown
-from fleet.base.places import at, at_key
+from fleet.base.source_locations import at, at_key
 from fleet.domain.labels import MAX_GIVEN_LABELS, size_fault
 from fleet.domain.selectors import FOUND_LABELS, is_nameable
 from fleet.errors import ConfigError

@@ -31,7 +31,7 @@ from cross.compile.tools import debian_triple, run_tool, zig
 from cross.targets.target import Target
 from fleet.artifacts.elf import arm_float_abi, read_header, undefined_symbols
 from fleet.base.config import cross_config_file, parse, read_yaml
-from fleet.base.places import at
+from fleet.base.source_locations import at
 from fleet.errors import BuildError, ConfigError
 
 _LINK_TIMEOUT_SEC = 60.0

@@ -28,7 +28,7 @@ from device_agents.measuring.reference import DEFAULT_LIMIT
 from device_agents.runtimes.plain import runtime as plain_runtime
 from fleet.base.config import parse
 from fleet.base.findings import Finding, State
-from fleet.base.places import at
+from fleet.base.source_locations import at
 from fleet.domain.devices import Inventory, RuntimeKind, Telemetry
 from fleet.domain.tvm_versions import check_versions, tvm_version
 from fleet.errors import ConfigError, FleetError

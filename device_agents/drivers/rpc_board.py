@@ -13,7 +13,7 @@ from cross.targets.boards import find_board
 from device_agents.driver import Driver, WorkerSpec
 from device_agents.machine.host import slug
 from fleet.base.config import shown
-from fleet.base.places import at, named_in_errors
+from fleet.base.source_locations import at, named_in_errors
 from fleet.domain.devices import Inventory, RuntimeKind, Telemetry
 from fleet.domain.tvm_versions import check_versions, tvm_version
 from fleet.errors import ConfigError

@@ -35,7 +35,7 @@ from cross.targets.boards import Board, find_board
 from device_agents.driver import MAX_DEVICES, Driver, Health, WorkerSpec
 from device_agents.machine.host import slug
 from fleet.base.config import parse
-from fleet.base.places import at, at_key, named_in_errors
+from fleet.base.source_locations import at, at_key, named_in_errors
 from fleet.domain.devices import Inventory, Telemetry
 from fleet.domain.labels import FIXED_LABELS, MAX_GIVEN_LABELS, size_fault
 from fleet.domain.measuring import ErrorKind

@@ -35,7 +35,7 @@ from device_agents.machine.host import slug
 from device_agents.runtimes.tvm_rpc.handshake import NotServed, knock_patiently
 from fleet.base.config import parse
 from fleet.base.network import check_address, host_and_port
-from fleet.base.places import at
+from fleet.base.source_locations import at
 from fleet.domain.measuring import ErrorKind
 from fleet.errors import ConfigError, DeviceUnreachable
 

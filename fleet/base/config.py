@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import yaml
 
 from fleet.base import yaml_text
-from fleet.base.places import Place, at, at_key, named_in_errors
+from fleet.base.source_locations import SourceLocation, at, at_key, named_in_errors
 from fleet.errors import ConfigError
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ def at_home(path: str | Path) -> Path:
         raise ConfigError(f"{path}: there is no home directory of that name") from error
 
 
-def read_yaml(path: Path, *, where: str = "") -> tuple[dict[str, object], Place]:
+def read_yaml(path: Path, *, where: str = "") -> tuple[dict[str, object], SourceLocation]:
     """Return the mapping of a YAML file, and its place, which knows the lines.
 
     Args:
@@ -130,7 +130,7 @@ def read_yaml(path: Path, *, where: str = "") -> tuple[dict[str, object], Place]
     return parse_yaml(yaml_text.read_text(path), where=where or str(path))
 
 
-def parse_yaml(text: str, *, where: str) -> tuple[dict[str, object], Place]:
+def parse_yaml(text: str, *, where: str) -> tuple[dict[str, object], SourceLocation]:
     """Return the mapping of a YAML text, and its place, which knows the lines.
 
     Raises:
@@ -152,7 +152,7 @@ def parse(cls: type[T], values: Mapping[str, object], *, where: str) -> T:
     """Make the dataclass `cls` from a mapping.
 
     Args:
-        where: place of the mapping, for messages; a `Place` adds the line of each key.
+        where: place of the mapping, for messages; a `SourceLocation` adds the line of each key.
 
     Raises:
         ConfigError: an unknown key (the nearest known one is named), a missing key, or a value of the wrong type.

@@ -22,7 +22,7 @@ from typing import Annotated
 
 from fleet.base.config import TRACKER_PORT, at_home, config_file, data_dir, did_you_mean, parse, read_yaml
 from fleet.base.network import check_address
-from fleet.base.places import at_key, named_in_errors
+from fleet.base.source_locations import at_key, named_in_errors
 from fleet.errors import ConfigError
 
 FORMATS = ("table", "json")

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from fleet.base.places import Place
+from fleet.base.source_locations import SourceLocation
 from fleet.errors import ConfigError
 
 _MAX_BYTES = 1024 * 1024
@@ -41,7 +41,7 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path} is not YAML: {error}") from error
 
 
-def load(text: str, *, where: str) -> tuple[object, Place]:
+def load(text: str, *, where: str) -> tuple[object, SourceLocation]:
     """Return the content of a YAML document, and its place, which knows the lines.
 
     Raises:
@@ -53,7 +53,7 @@ def load(text: str, *, where: str) -> tuple[object, Place]:
     loader.where = where
     try:
         root = loader.get_single_node()
-        return None if root is None else loader.construct_document(root), Place(where, root)
+        return None if root is None else loader.construct_document(root), SourceLocation(where, root)
     finally:
         loader.dispose()
 

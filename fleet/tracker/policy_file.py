@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Annotated
 
 from fleet.base.config import parse, parse_yaml, read_yaml, shown
-from fleet.base.places import at, at_key
 from fleet.base.quantities import parse_duration
+from fleet.base.source_locations import at, at_key
 from fleet.domain.leases import LONGEST_SEC, LeaseClass
 from fleet.errors import ConfigError
 from fleet.tracker.core.share_policy import EVERY_ACCOUNT, NO_QUOTA, Quota, SharePolicy

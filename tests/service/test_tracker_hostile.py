@@ -51,7 +51,9 @@ async def read_to_the_end(call: Any) -> None:
 
 
 async def snapshot_of(served: ServedTracker) -> fleet_service_pb2.Snapshot:
-    return fleet_service_pb2.GetFleetResponse.FromString((await served.tracker.view.encoded_snapshot()).content).snapshot
+    return fleet_service_pb2.GetFleetResponse.FromString(
+        (await served.tracker.view.encoded_snapshot()).content
+    ).snapshot
 
 
 def hello(*names: str, **labels: str) -> agent_service_pb2.AgentHello:

@@ -12,7 +12,7 @@ from device_agents.drivers.android.adb import Adb
 from device_agents.drivers.android.facts import CORES
 from device_agents.machine.host import slug
 from fleet.base.config import parse
-from fleet.base.places import at, named_in_errors
+from fleet.base.source_locations import at, named_in_errors
 from fleet.errors import ConfigError
 
 

@@ -38,7 +38,7 @@ from device_agents.runtimes.opencl.build import ensure_plugin
 from device_agents.runtimes.opencl.loader import upstream_library
 from fleet.base.config import parse
 from fleet.base.findings import Finding, State
-from fleet.base.places import at
+from fleet.base.source_locations import at
 from fleet.domain.devices import Inventory, Telemetry
 from fleet.domain.tvm_versions import check_versions, tvm_version
 from fleet.errors import ConfigError, DeviceError, DeviceMissing, FleetError

@@ -12,7 +12,7 @@ from device_agents.driver import MAX_DEVICES
 from device_agents.drivers.rpc_board import BoardFacts, RpcBoardConfig, describe
 from fleet.base.config import parse, shown
 from fleet.base.network import check_address, host_and_port
-from fleet.base.places import at, at_key
+from fleet.base.source_locations import at, at_key
 from fleet.domain.tvm_versions import tvm_version
 from fleet.errors import ConfigError
 

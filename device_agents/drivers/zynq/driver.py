@@ -31,7 +31,7 @@ from device_agents.machine.device_tree import read_compatible
 from device_agents.machine.files import read_word
 from fleet.base.config import data_dir
 from fleet.base.machine import read_text
-from fleet.base.places import at
+from fleet.base.source_locations import at
 from fleet.domain.devices import Inventory, Telemetry
 from fleet.errors import ConfigError, DeviceError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet.base.config import parse_yaml
-from fleet.base.places import at, at_key
+from fleet.base.source_locations import at, at_key
 
 TEXT = """
 tracker: lab:9290

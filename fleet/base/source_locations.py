@@ -1,6 +1,6 @@
-"""Places in a YAML file, as error messages begin: "agent.yaml: line 3: devices[0]: labels".
+"""Source locations in a YAML file, as error messages begin: "agent.yaml: line 3: devices[0]: labels".
 
-A place is a text, so that checks also take a plain one: values from elsewhere have no lines.
+A location is a text, so that checks also take a plain one: values from elsewhere have no lines.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import yaml
 from fleet.errors import ConfigError
 
 
-class Place(str):
-    """Place of a value in a YAML file."""
+class SourceLocation(str):
+    """Location of a value in a YAML file."""
 
     _file: str
     _node: yaml.Node | None
     _line: int
     _path: str
 
-    def __new__(cls, file: str, node: yaml.Node | None = None, *, line: int = 0, path: str = "") -> Place:
+    def __new__(cls, file: str, node: yaml.Node | None = None, *, line: int = 0, path: str = "") -> SourceLocation:
         """Args:
         node: the value; None: unknown.
         line: of its key; 0: unknown.
@@ -32,15 +32,15 @@ class Place(str):
         place._file, place._node, place._line, place._path = file, node, line, path
         return place
 
-    def below(self, key: object) -> Place:
+    def below(self, key: object) -> SourceLocation:
         """Return the place of a key's value, or of a list's item. Unknown keys have the line of their mapping."""
         line, node = self._found(key)
-        return Place(self._file, node, line=line, path=_joined(self._path, key))
+        return SourceLocation(self._file, node, line=line, path=_joined(self._path, key))
 
-    def of_key(self, key: object) -> Place:
+    def of_key(self, key: object) -> SourceLocation:
         """Return this place with the line of one of its keys."""
         line, _ = self._found(key)
-        return Place(self._file, self._node, line=line, path=self._path)
+        return SourceLocation(self._file, self._node, line=line, path=self._path)
 
     def _found(self, key: object) -> tuple[int, yaml.Node | None]:
         own_line = self._line or (0 if self._node is None else _line(self._node))
@@ -58,13 +58,13 @@ class Place(str):
 def at(where: str, *keys: object) -> str:
     """Return the place of a value below another place, with its line if the file is known; numbers count a list."""
     for key in keys:
-        where = where.below(key) if isinstance(where, Place) else _joined(where, key)
+        where = where.below(key) if isinstance(where, SourceLocation) else _joined(where, key)
     return where
 
 
 def at_key(where: str, key: object) -> str:
     """Return a place with the line of one of its keys, for a message about the key itself."""
-    return where.of_key(key) if isinstance(where, Place) else where
+    return where.of_key(key) if isinstance(where, SourceLocation) else where
 
 
 @contextlib.contextmanager
