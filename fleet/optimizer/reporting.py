@@ -11,7 +11,7 @@ from fleet.jobs.report import DecisionReport, EndReport, OptionReport, PlacedRep
 from fleet.optimizer.core.progress import JobProgress, Phase, WorkloadProgress
 from fleet.optimizer.narrator import narrate, reason_text, rest_text
 from fleet.optimizer.prioritizer.values import Done, ProposedBatch
-from fleet.optimizer.whole_model_tuning.contest import Placed
+from fleet.optimizer.whole_model_tuning.selection import Placed
 
 
 def report_progress(progress: JobProgress, *, elapsed_sec: float, done_before: int = 0) -> ProgressReport:
@@ -107,11 +107,11 @@ def report_placed(item: Placed, *, is_confirmed: bool) -> PlacedReport:
     """Summarise one comparison in the model. Unless it was confirmed, the model has the schedule that is fastest
     alone.
     """
-    chosen = item.chosen if is_confirmed else item.contest.options[0]
-    secs = [(option, item.median_sec(option)) for option in item.contest.options]
+    chosen = item.chosen if is_confirmed else item.selection.options[0]
+    secs = [(option, item.median_sec(option)) for option in item.selection.options]
     return PlacedReport(
-        name=item.contest.workload.name,
-        operator=item.contest.workload.operator,
+        name=item.selection.workload.name,
+        operator=item.selection.workload.operator,
         is_slower_in_place=item.is_slower_in_place,
         options=tuple(
             OptionReport(

@@ -26,8 +26,8 @@ from fleet.models.model import load_model
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.job_run import decided_trace
-from fleet.optimizer.whole_model_tuning.contest import Lineup
 from fleet.optimizer.whole_model_tuning.placing import Placing
+from fleet.optimizer.whole_model_tuning.selection import Lineup
 from fleet.spaces.space import static_schedule
 from fleet.workloads.extract import compile_model, extract
 from fleet.workloads.traces import trace_json
@@ -132,5 +132,5 @@ async def test_the_model_gets_its_fastest_schedules_in_place(two_products: Path,
     assert found.artifact is not None
     assert found.artifact.digest == run_build(order).artifact.digest
     (placed,) = found.placed
-    assert placed.median_sec(placed.contest.options[0]) > placed.median_sec(placed.chosen) > 0
+    assert placed.median_sec(placed.selection.options[0]) > placed.median_sec(placed.chosen) > 0
     assert (hasty.lineup, hasty.artifact, hasty.placed) == (decided, None, ())

@@ -1,4 +1,4 @@
-"""Places of values in YAML files, as error messages name them."""
+"""Locations of values in YAML files, as error messages name them."""
 
 from __future__ import annotations
 

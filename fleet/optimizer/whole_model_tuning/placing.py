@@ -23,16 +23,16 @@ from fleet.domain.workload import Workload
 from fleet.jobs.patience import patiently
 from fleet.library import Library, Record, RecordKind
 from fleet.optimizer.conditions import Conditions
-from fleet.optimizer.whole_model_tuning.contest import (
+from fleet.optimizer.whole_model_tuning.selection import (
     MOST_OPTIONS,
-    Contest,
     Lineup,
     Placed,
+    Selection,
     affordable,
-    contest_of,
     lineups,
     place,
     secs_in_place,
+    selection_of,
     that_matter,
 )
 
@@ -105,16 +105,16 @@ class Placing:
             return Placement(lineup=decided)
         started = time.monotonic()
         share_sec = _SHARE * (started - self.conditions.started_at)
-        contests = await patiently(partial(self._contests, decided))
-        if not contests or affordable(share_sec, compile_sec, 0.0) is None:
+        selections = await patiently(partial(self._selections, decided))
+        if not selections or affordable(share_sec, compile_sec, 0.0) is None:
             return Placement(lineup=decided)
         (first,) = await self._profile([tuned], runs=_FEWEST_RUNS)
         runs = max(_FEWEST_RUNS, min(_MOST_RUNS, round(_ROUND_SEC / max(first.median_sec, 1e-6))))
         most = affordable(share_sec, compile_sec, _ROUNDS * (runs + _FEWEST_RUNS) * first.median_sec)
-        contests = that_matter(contests, self._secs(first))
-        if not contests or most is None:
+        selections = that_matter(selections, self._secs(first))
+        if not selections or most is None:
             return Placement(lineup=decided)
-        chosen = lineups(decided, contests, most)
+        chosen = lineups(decided, selections, most)
         async with self.turns.building():
             built = await asyncio.gather(*map(compile_model, chosen))
         lined: list[Lineup] = [decided, {}, *chosen]
@@ -122,8 +122,8 @@ class Placing:
         for _ in range(_ROUNDS):
             measured = await self._profile([tuned, static, *built], runs=runs)
             rounds += [(lineup, self._secs(found)) for lineup, found in zip(lined, measured, strict=True)]
-        placed = tuple(place(contest, rounds) for contest in contests)
-        lineup = {**decided, **{item.contest.workload.shash: item.chosen.trace_json for item in placed}}
+        placed = tuple(place(selection, rounds) for selection in selections)
+        lineup = {**decided, **{item.selection.workload.shash: item.chosen.trace_json for item in placed}}
         artifact = None
         if lineup != dict(decided):
             async with self.turns.building():
@@ -168,7 +168,7 @@ class Placing:
                 records.append(self._winner(workload, static.trace_json, static.run_secs, compared))
         return records
 
-    def _contests(self, decided: Lineup) -> list[Contest]:
+    def _selections(self, decided: Lineup) -> list[Selection]:
         scope = self.conditions.scope
         found = []
         for workload in self.workloads:
@@ -181,8 +181,8 @@ class Placing:
             others = self.library.candidates(workload.shash, scope)
             more = [one for one in others if one.is_static or one.trace_json == trace]
             records += [one for one in more if one.checked and one.trace_digest not in known]
-            found.append(contest_of(workload, trace, records))
-        return [contest for contest in found if contest is not None]
+            found.append(selection_of(workload, trace, records))
+        return [selection for selection in found if selection is not None]
 
     async def _profile(self, artifacts: Sequence[Artifact], runs: int) -> list[Measurement]:
         trials = [
@@ -204,12 +204,12 @@ class Placing:
         return secs_in_place(measured.operators.calls, self.workloads) if measured.operators is not None else {}
 
     def _record(self, placed: Placed, *, is_confirmed: bool) -> Record | None:
-        option = placed.chosen if is_confirmed else placed.contest.options[0]
+        option = placed.chosen if is_confirmed else placed.selection.options[0]
         secs = placed.in_place_secs.get(option.trace_json)
         if not secs:
             return None
-        compared = [one.trace_digest for one in placed.contest.options]
-        return self._winner(placed.contest.workload, option.trace_json, secs, compared)
+        compared = [one.trace_digest for one in placed.selection.options]
+        return self._winner(placed.selection.workload, option.trace_json, secs, compared)
 
     def _winner(self, workload: Workload, trace_json: str, run_secs: tuple[float, ...], compared: list[str]) -> Record:
         return Record(

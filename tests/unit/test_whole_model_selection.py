@@ -14,13 +14,13 @@ from fleet.library import Record, RecordKind
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.job_run import have_alternatives
 from fleet.optimizer.reporting import report_placed
-from fleet.optimizer.whole_model_tuning.contest import (
-    Contest,
+from fleet.optimizer.whole_model_tuning.selection import (
+    Selection,
     affordable,
-    contest_of,
     lineups,
     place,
     secs_in_place,
+    selection_of,
     that_matter,
 )
 
@@ -48,15 +48,15 @@ STATIC = record("static", 2.0, RecordKind.STATIC)
 CLOSE = [record("a", 1.0), record("b", 1.1), record("c", 1.2), record("d", 1.25)]
 
 
-def contest(name: str = "conv", weight: int = 1) -> Contest:
-    found = contest_of(workload(name, weight), "a", [*CLOSE[:3], STATIC])
+def selection(name: str = "conv", weight: int = 1) -> Selection:
+    found = selection_of(workload(name, weight), "a", [*CLOSE[:3], STATIC])
     assert found is not None
     return found
 
 
 def test_the_best_few_and_the_static_schedule_take_part() -> None:
     """The decided one first, then the fastest; the static one however slow it is alone, others if they are close."""
-    found = contest_of(workload(), "b", [*CLOSE, record("far", 1.4), record("too far", 2.1), STATIC])
+    found = selection_of(workload(), "b", [*CLOSE, record("far", 1.4), record("too far", 2.1), STATIC])
     assert found is not None
 
     (usual,) = that_matter([found], {found.workload.shash: 1.1})
@@ -66,7 +66,7 @@ def test_the_best_few_and_the_static_schedule_take_part() -> None:
 
 def test_more_candidates_take_part_where_times_are_scarce() -> None:
     """A schedule that is clearly slower in the model than alone may be the wrong choice among many."""
-    found = contest_of(workload(), "b", [*CLOSE, record("far", 1.4), record("too far", 2.1), STATIC])
+    found = selection_of(workload(), "b", [*CLOSE, record("far", 1.4), record("too far", 2.1), STATIC])
     assert found is not None
 
     (cold,) = that_matter([found], {found.workload.shash: 1.6})
@@ -74,37 +74,37 @@ def test_more_candidates_take_part_where_times_are_scarce() -> None:
     assert ["b", "a", "c", "d", "far", "static"] == [option.trace_json for option in cold.options]
 
 
-def test_without_a_rival_there_is_no_contest() -> None:
-    """No contest takes place, either, for a schedule without a record, or for one that loses nothing in the model
+def test_without_a_rival_there_is_no_selection() -> None:
+    """Nor is there a selection for a schedule without a record, or for one that loses nothing in the model
     and has slower rivals.
     """
-    assert contest_of(workload(), "a", [CLOSE[0], record("far", 2.1)]) is None
-    alone = contest_of(workload(), "a", [CLOSE[0], record("far", 1.4)])
+    assert selection_of(workload(), "a", [CLOSE[0], record("far", 2.1)]) is None
+    alone = selection_of(workload(), "a", [CLOSE[0], record("far", 1.4)])
     assert alone is not None
     assert [] == that_matter([alone], {alone.workload.shash: 1.0})
-    assert contest_of(workload(), "gone", CLOSE) is None
+    assert selection_of(workload(), "gone", CLOSE) is None
 
 
 def test_a_workload_that_takes_no_time_is_not_worth_a_choice() -> None:
     """Workloads are ordered by the time of all their calls, the costliest first."""
     secs = {"hash of conv": 10e-3, "hash of many": 3e-3, "hash of tiny": 0.1e-3}
 
-    found = that_matter([contest("tiny"), contest(), contest("many", weight=9)], secs)
+    found = that_matter([selection("tiny"), selection(), selection("many", weight=9)], secs)
 
     assert ["many", "conv"] == [item.workload.name for item in found]
-    assert [] == that_matter([contest()], {})
+    assert [] == that_matter([selection()], {})
 
 
 def test_each_build_holds_another_schedule_of_every_workload() -> None:
     """There are as many builds as the workload with most rivals needs, besides the static one."""
-    one_rival = contest_of(workload("pool"), "a", CLOSE[:2])
+    one_rival = selection_of(workload("pool"), "a", CLOSE[:2])
     assert one_rival is not None
     decided = {"hash of conv": "a", "hash of pool": "a", "hash of other": "x"}
 
-    found = lineups(decided, [contest(), one_rival], most=5)
+    found = lineups(decided, [selection(), one_rival], most=5)
 
     assert [{**decided, "hash of conv": "b", "hash of pool": "b"}, {**decided, "hash of conv": "c"}] == found
-    assert found[:1] == lineups(decided, [contest(), one_rival], most=1)
+    assert found[:1] == lineups(decided, [selection(), one_rival], most=1)
 
 
 @pytest.mark.parametrize(("share_sec", "builds"), [(5.9, None), (6.0, 0), (8.9, 0), (9.0, 1), (12.0, 2)])
@@ -146,7 +146,7 @@ def test_the_fastest_in_place_is_chosen_if_it_is_clearly_faster(
     secs: dict[str, float], chosen: str, is_slower: bool
 ) -> None:
     """Two timings of one kernel differ by a percent; an option that did not run decides nothing."""
-    placed = place(contest(), rounds(**secs))
+    placed = place(selection(), rounds(**secs))
 
     assert chosen == placed.chosen.trace_json
     assert is_slower is placed.is_slower_in_place
@@ -158,7 +158,7 @@ def test_one_disturbed_round_does_not_decide() -> None:
     """The median of the rounds counts."""
     disturbed = [({"hash of conv": "a"}, {"hash of conv": 9.0}), *rounds(a=1.0, b=1.3)]
 
-    assert "a" == place(contest(), disturbed).chosen.trace_json
+    assert "a" == place(selection(), disturbed).chosen.trace_json
 
 
 @pytest.mark.parametrize(

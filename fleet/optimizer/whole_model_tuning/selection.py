@@ -38,8 +38,8 @@ _CLEARLY = 0.98
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
-    """A workload with its schedules; the first is the one that the model has without a contest."""
+class Selection:
+    """A workload with its schedules; the first is the one that the model has without a selection."""
 
     workload: Workload
     options: tuple[Record, ...]
@@ -50,7 +50,7 @@ class Contest:
 class Placed:
     """A workload with schedules that ran in place in the model."""
 
-    contest: Contest
+    selection: Selection
     in_place_secs: Mapping[str, tuple[float, ...]]
     """Mean time of its calls in one run [s], once per round, by trace; of those that ran."""
 
@@ -71,8 +71,8 @@ def is_slower(in_place_sec: float, option: Record) -> bool:
     return in_place_sec > max(SLOWER_IN_PLACE * option.median_sec, option.median_sec + CALL_SEC)
 
 
-def narrowed(contest: Contest, in_place_sec: float) -> Contest:
-    """Return a contest with at most as many schedules as the workload is worth.
+def narrowed(selection: Selection, in_place_sec: float) -> Selection:
+    """Return a selection with at most as many schedules as the workload is worth.
 
     Where the first takes clearly longer in the model than alone, its time alone says little about it, nor does that of
     the others: all of them run. Elsewhere only those do that are as good alone.
@@ -80,13 +80,13 @@ def narrowed(contest: Contest, in_place_sec: float) -> Contest:
     Args:
         in_place_sec: of the first [s].
     """
-    if is_slower(in_place_sec, contest.options[0]):
-        return contest
-    reach_sec = _USUAL_REACH * min(option.median_sec for option in contest.options)
-    others = [option for option in contest.options[1:] if not option.is_static and option.median_sec <= reach_sec]
-    static = [option for option in contest.options[1:] if option.is_static]
-    kept = (contest.options[0], *others[: _USUAL_OPTIONS - 1], *static)
-    return Contest(workload=contest.workload, options=kept)
+    if is_slower(in_place_sec, selection.options[0]):
+        return selection
+    reach_sec = _USUAL_REACH * min(option.median_sec for option in selection.options)
+    others = [option for option in selection.options[1:] if not option.is_static and option.median_sec <= reach_sec]
+    static = [option for option in selection.options[1:] if option.is_static]
+    kept = (selection.options[0], *others[: _USUAL_OPTIONS - 1], *static)
+    return Selection(workload=selection.workload, options=kept)
 
 
 def affordable(share_sec: float, compile_sec: float, measure_sec: float) -> int | None:
@@ -105,11 +105,11 @@ def affordable(share_sec: float, compile_sec: float, measure_sec: float) -> int 
     return int(left_sec / (compile_sec + measure_sec)) if left_sec >= 0 else None
 
 
-def contest_of(workload: Workload, decided: str, records: Sequence[Record]) -> Contest | None:
-    """Return the contest of a workload; None if the decided schedule has no record or nothing to compete with.
+def selection_of(workload: Workload, decided: str, records: Sequence[Record]) -> Selection | None:
+    """Return the selection of a workload; None if the decided schedule has no record or nothing to compete with.
 
     Args:
-        decided: the trace that the model has without a contest.
+        decided: the trace that the model has without a selection.
         records: checked candidates, the fastest alone first.
     """
     first = next((record for record in records if record.trace_json == decided), None)
@@ -120,34 +120,34 @@ def contest_of(workload: Workload, decided: str, records: Sequence[Record]) -> C
     close = [record for record in others if record.median_sec <= reach_sec and not record.is_static]
     static = [record for record in others if record.is_static]
     chosen = [first, *close[: MOST_OPTIONS - 1], *static[:1]]
-    return Contest(workload=workload, options=tuple(chosen)) if len(chosen) > 1 else None
+    return Selection(workload=workload, options=tuple(chosen)) if len(chosen) > 1 else None
 
 
-def that_matter(contests: Iterable[Contest], secs_by_workload: Mapping[str, float]) -> list[Contest]:
-    """Return the contests whose workloads take a relevant part of the model's time, narrowed, costliest first.
+def that_matter(selections: Iterable[Selection], secs_by_workload: Mapping[str, float]) -> list[Selection]:
+    """Return the selections whose workloads take a relevant part of the model's time, narrowed, costliest first.
 
     Args:
         secs_by_workload: mean time of a call in place [s].
     """
-    found = [narrowed(one, secs_by_workload.get(one.workload.shash, 0.0)) for one in contests]
-    found = [contest for contest in found if len(contest.options) > 1]
+    found = [narrowed(one, secs_by_workload.get(one.workload.shash, 0.0)) for one in selections]
+    found = [selection for selection in found if len(selection.options) > 1]
     total_sec = sum(secs_by_workload.values())
     costs = {
-        contest.workload.shash: contest.workload.weight * secs_by_workload.get(contest.workload.shash, 0.0)
-        for contest in found
+        selection.workload.shash: selection.workload.weight * secs_by_workload.get(selection.workload.shash, 0.0)
+        for selection in found
     }
-    matter = [contest for contest in found if costs[contest.workload.shash] >= _LEAST_SHARE * total_sec > 0]
-    return sorted(matter, key=lambda contest: (-costs[contest.workload.shash], contest.workload.name))
+    matter = [selection for selection in found if costs[selection.workload.shash] >= _LEAST_SHARE * total_sec > 0]
+    return sorted(matter, key=lambda selection: (-costs[selection.workload.shash], selection.workload.name))
 
 
-def lineups(decided: Lineup, contests: Sequence[Contest], most: int) -> list[Lineup]:
+def lineups(decided: Lineup, selections: Sequence[Selection], most: int) -> list[Lineup]:
     """Return the builds that are needed in addition to the decided and the static one, up to a limit.
 
     The k-th holds each workload's k-th schedule, where it has one.
     """
     rivals = [
-        (contest.workload.shash, [option for option in contest.options[1:] if not option.is_static])
-        for contest in contests
+        (selection.workload.shash, [option for option in selection.options[1:] if not option.is_static])
+        for selection in selections
     ]
     needed = max((len(options) for _, options in rivals), default=0)
     return [
@@ -167,22 +167,22 @@ def secs_in_place(calls: Iterable[OperatorCall], workloads: Iterable[Workload]) 
     return {shash: statistics.fmean(own) for shash, own in secs.items()}
 
 
-def place(contest: Contest, rounds: Sequence[tuple[Lineup, Mapping[str, float]]]) -> Placed:
+def place(selection: Selection, rounds: Sequence[tuple[Lineup, Mapping[str, float]]]) -> Placed:
     """Choose the schedule of a workload that is fastest in place.
 
     Args:
         rounds: schedules of a build, and the result of `secs_in_place` in it, once per build and round.
     """
-    shash = contest.workload.shash
-    static = next((option.trace_json for option in contest.options if option.is_static), "")
+    shash = selection.workload.shash
+    static = next((option.trace_json for option in selection.options if option.is_static), "")
     in_place: dict[str, tuple[float, ...]] = {}
     for lineup, secs in rounds:
         trace = lineup.get(shash, static)
-        if shash in secs and trace in {option.trace_json for option in contest.options}:
+        if shash in secs and trace in {option.trace_json for option in selection.options}:
             in_place[trace] = (*in_place.get(trace, ()), secs[shash])
-    first = contest.options[0]
-    placed = Placed(contest=contest, in_place_secs=in_place, chosen=first)
-    fastest = min(contest.options, key=placed.median_sec)
+    first = selection.options[0]
+    placed = Placed(selection=selection, in_place_secs=in_place, chosen=first)
+    fastest = min(selection.options, key=placed.median_sec)
     is_clear = placed.median_sec(fastest) <= _CLEARLY * placed.median_sec(first)
     is_known = first.trace_json in in_place
-    return Placed(contest=contest, in_place_secs=in_place, chosen=fastest if is_clear and is_known else first)
+    return Placed(selection=selection, in_place_secs=in_place, chosen=fastest if is_clear and is_known else first)
