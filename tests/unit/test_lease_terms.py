@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.domain.leases import LeaseKeywords, LeaseTerms, PendingRequest, make_terms
+from fleet.domain.leases import LeaseKeywords, LeaseTerms, PendingRequest, make_terms, set_terms
 from fleet.errors import InvalidRequest
 from fleet.v1 import lease_pb2
 from fleet.wire.leases import acquire_to_proto, request_from_proto, request_to_proto, terms_from_proto
@@ -71,6 +72,13 @@ def test_invalid_lease_terms_are_refused_by_the_client(
     """The client refuses such terms without the tracker."""
     with pytest.raises(InvalidRequest, match=said):
         make_terms(selector, **keywords)
+
+
+@pytest.mark.parametrize("selectors", [[], "cpu", ["cpu"] * 17])
+def test_a_set_takes_a_list_of_one_to_sixteen_selectors(selectors: Sequence[str]) -> None:
+    """A text would be a list of its characters."""
+    with pytest.raises(InvalidRequest, match=r"1 to 16 selectors|at most 16"):
+        set_terms(selectors)
 
 
 def test_unset_terms_stay_unset_on_the_wire() -> None:
