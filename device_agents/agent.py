@@ -69,7 +69,7 @@ class Home:
     """Address and folders of an agent."""
 
     tracker: str
-    """ "host:port" """
+    """ "host:port", or several with commas between them."""
 
     state_dir: Path
     host: str = "127.0.0.1"
@@ -298,7 +298,6 @@ class Agent:
         self._renewing = asyncio.create_task(renew_in_time(self._membership), name="renew-certificate")
         self._pruning = asyncio.create_task(keep_pruned(self._logs), name="prune-lease-logs")
         self._link = TrackerLink(
-            self._home.tracker,
             self._membership,
             self._hello,
             self._roster.devices,

@@ -32,7 +32,7 @@ from device_agents.owner_labels import LabellingFinder, OwnerLabels, split_owner
 from device_agents.registry import find_devices, known_drivers, load_driver
 from device_agents.serving.missing import MissingDevice
 from fleet.base.config import Key, keys_of, parse, shown
-from fleet.base.network import check_address
+from fleet.base.network import check_address, check_addresses
 from fleet.base.source_locations import at, at_key
 from fleet.errors import ConfigError, DeviceError, DeviceMissing, FleetError
 
@@ -53,7 +53,9 @@ class AgentConfig:
         list[dict[str, object]] | None,
         "What to serve: entries with 'driver' and its settings; default: all that the drivers find.",
     ] = None
-    tracker: Annotated[str | None, "Where to attach, host:port; default: 127.0.0.1:9290."] = None
+    tracker: Annotated[
+        str | None, "Where to attach, host:port; several with commas between them; default: 127.0.0.1:9290."
+    ] = None
     advertise_address: Annotated[
         str | None,
         "Where clients reach the data path, host:port; default: the address that the agent listens on.",
@@ -97,7 +99,7 @@ def parse_config(values: Mapping[str, object], *, where: str = "agent.yaml") -> 
     if config.jail not in JAILS:
         raise ConfigError(f"{at(where, 'jail')}: expected {', '.join(JAILS)}, found {config.jail!r}")
     if config.tracker is not None:
-        check_address(config.tracker, f"{at(where, 'tracker')}:")
+        check_addresses(config.tracker, f"{at(where, 'tracker')}:")
     if config.advertise_address is not None:
         check_address(config.advertise_address, f"{at(where, 'advertise_address')}:")
     if config.relay is not None:

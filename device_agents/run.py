@@ -31,7 +31,7 @@ from fleet.base import logs
 from fleet.base.config import TRACKER_PORT, data_dir, read_yaml
 from fleet.base.inspection import forbid_inspection
 from fleet.base.metrics import check_metrics, serving_metrics
-from fleet.base.network import address_of, check_address, listening_host, refuse_network, refuse_plain_network
+from fleet.base.network import address_of, check_addresses, listening_host, refuse_network, refuse_plain_network
 from fleet.base.open_files import raise_file_limit
 from fleet.base.readiness import Ready, write_ready, write_ready_file
 from fleet.base.signals import end_in, stop_on_signals
@@ -109,7 +109,7 @@ async def _serve(options: AgentOptions) -> int:
     check_metrics(options.metrics, is_network_allowed=options.is_network_allowed)
     config, where = _config(options)
     if options.tracker is not None:
-        check_address(options.tracker, "the tracker's address")
+        check_addresses(options.tracker, "the tracker's address")
     if options.is_plain and config.relay is not None:
         raise ConfigError("a relay finds agents by their names in TLS; leave out --plain, or 'relay' in agent.yaml")
     state_dir = (options.state_dir or _default_state_dir()).absolute()  # workers use separate directories

@@ -82,7 +82,6 @@ class TrackerLink:
 
     def __init__(
         self,
-        address: str,
         membership: Membership,
         hello: Callable[[], Hello],
         devices: Sequence[ServedDevice],
@@ -106,7 +105,6 @@ class TrackerLink:
         """Why the tracker refuses this agent; only a person can change that."""
 
         self._membership = membership
-        self._address = address
         self._hello = hello
         self._devices = devices
         self._clock = clock
@@ -131,7 +129,7 @@ class TrackerLink:
     async def run(self) -> None:
         """Attach again and again, until cancelled."""
         retry_sec = _FIRST_RETRY_SEC
-        last_text, said_sec = "", 0.0
+        said: dict[str, tuple[str, float]] = {}
         while True:
             try:
                 await self._attach()
@@ -149,11 +147,15 @@ class TrackerLink:
                 self.attached.clear()
                 self.settled.clear()
                 retry_sec = _FIRST_RETRY_SEC
-                last_text = ""
+                said.clear()
+            tracker = self._membership.tracker
+            last_text, said_sec = said.get(tracker, ("", 0.0))
             if text != last_text or (self.refusal is not None and _now_sec() > said_sec + _SAY_AGAIN_SEC):
                 level = logging.WARNING if self.refusal is None else logging.ERROR
-                logger.log(level, "not attached, dialling again", extra={"tracker": self._address, "reason": text})
-                last_text, said_sec = text, _now_sec()
+                logger.log(level, "not attached, dialling again", extra={"tracker": tracker, "reason": text})
+                said[tracker] = text, _now_sec()
+            if self._membership.dial_next():
+                continue
             # Jittered, so that a thousand agents do not reconnect at once after a restart of their tracker.
             await asyncio.sleep(retry_sec * random.uniform(0.5, 1.0))
             retry_sec = min(_LAST_RETRY_SEC, retry_sec * 1.6)
@@ -258,7 +260,7 @@ class TrackerLink:
             self.attach_count += 1
             self.refusal = None
             self.settled.set()
-            logger.info("attached", extra={"tracker": self._address})
+            logger.info("attached", extra={"tracker": self._membership.tracker})
 
     async def _report(self, call: AttachCall, renewals: int) -> None:
         """Report until a new hello is due.

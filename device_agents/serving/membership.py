@@ -15,7 +15,7 @@ import logging
 import socket
 from pathlib import Path
 
-from fleet.base.network import host_of, is_loopback
+from fleet.base.network import addresses_of, host_of, is_loopback
 from fleet.base.private_files import read_private, write_private
 from fleet.errors import FleetError, KeyRevoked, NotJoined
 from fleet.identity.certificates import issue_own, make_authority, make_key, pin_of, read_identity
@@ -50,13 +50,14 @@ class Membership:
     ) -> None:
         """Args:
         folder: where the key is stored.
-        tracker: "host:port".
+        tracker: "host:port", or several with commas between them.
         token: to join with, unless that fleet is joined already.
         asks_to_join: without a token, ask the fleet's admins for approval, and wait.
         is_plain: use no TLS; only with a tracker of this account that uses none.
         """
         self._path = folder / _FILE
-        self._tracker = tracker
+        self._trackers = addresses_of(tracker)
+        self._dialled = 0
         self._token = token
         self._asks_to_join = asks_to_join
         self._is_plain = is_plain
@@ -66,6 +67,16 @@ class Membership:
         self._new_key_pem = b""
         self.join_code = ""
         """Code that an admin compares while this agent waits for approval; empty otherwise."""
+
+    @property
+    def tracker(self) -> str:
+        """Address of the tracker that is dialled now."""
+        return self._trackers[self._dialled]
+
+    def dial_next(self) -> bool:
+        """Dial the next tracker from now on; return False if that is the first one again."""
+        self._dialled = (self._dialled + 1) % len(self._trackers)
+        return self._dialled > 0
 
     @property
     def own(self) -> Credentials | None:
@@ -99,7 +110,7 @@ class Membership:
 
     def secret(self) -> PlainSecret | None:
         """Return the secret of callers without TLS, or None if there is none."""
-        found = self._store.find(self._tracker)
+        found = self._store.find(self.tracker)
         return found if isinstance(found, PlainSecret) else None
 
     @property
@@ -126,7 +137,7 @@ class Membership:
 
     async def _joined(self, token: JoinToken, key_pem: bytes) -> tuple[Credentials, Identity]:
         name, roles = socket.gethostname(), frozenset({Role.AGENT})
-        return await joining.join(self._tracker, token, name=name, key_pem=key_pem, roles=roles)
+        return await joining.join(self.tracker, token, name=name, key_pem=key_pem, roles=roles)
 
     async def channel(self) -> Channel:
         """Return a channel to the tracker, joining its fleet first where needed.
@@ -135,7 +146,7 @@ class Membership:
             NotJoined: there are no credentials; the message names the remedy.
             FleetError: joining failed.
         """
-        return make_channel(self._tracker, await self._proof())
+        return make_channel(self.tracker, await self._proof())
 
     def relay_channel(self, relay: str) -> Channel:
         """Return a channel to a relay of the fleet.
@@ -153,14 +164,14 @@ class Membership:
         Raises:
             FleetError: it does not answer, or this agent is no member.
         """
-        return await joining.revoked_keys(self._tracker, await self._proof())
+        return await joining.revoked_keys(self.tracker, await self._proof())
 
     async def renew(self) -> None:
         """Renew the certificate when it is due; best effort, as weeks remain."""
         if self._own is None:
             return
         try:
-            fresh = await joining.renewed(self._tracker, self._own, dt.datetime.now(dt.UTC))
+            fresh = await joining.renewed(self.tracker, self._own, dt.datetime.now(dt.UTC))
         except FleetError as error:
             logger.warning("certificate is not renewed yet", extra={"reason": str(error)})
             return
@@ -171,9 +182,7 @@ class Membership:
         if self._is_plain:
             secret = self.secret()
             if secret is None:
-                raise NotJoined(
-                    f"there is no tracker of this account without TLS at {self._tracker}; leave out --plain"
-                )
+                raise NotJoined(f"there is no tracker of this account without TLS at {self.tracker}; leave out --plain")
             return secret
         if self._token is not None and (self._own is None or pin_of(self._own.authority_pem) != self._token.pin):
             await self.join()
@@ -183,19 +192,19 @@ class Membership:
         if self._own is None:
             raise NotJoined(
                 "this agent has joined no fleet; make a token (fleet tracker token create --role agent), then here: "
-                f"fleet agent join --tracker {self._tracker}"
+                f"fleet agent join --tracker {self.tracker}"
             )
         return self._own
 
     async def _ask_to_join(self) -> None:
-        authority_pem = await joining.shown_authority(self._tracker)
+        authority_pem = await joining.shown_authority(self.tracker)
         await self._join_own_account()  # by now a tracker of this account has written its credentials
         if self._own is not None:
             return
         name, key_pem = socket.gethostname(), self._key()
         try:
             self._keep(
-                await ask_to_join(self._tracker, authority_pem, name=name, key_pem=key_pem, on_code=self._tell_code)
+                await ask_to_join(self.tracker, authority_pem, name=name, key_pem=key_pem, on_code=self._tell_code)
             )
         finally:
             self.join_code = ""
@@ -203,20 +212,20 @@ class Membership:
     def _tell_code(self, code: str) -> None:
         self.join_code = code
         remedy = f"fleet agent approve {code}"
-        logger.warning("an admin has to approve this agent", extra={"tracker": self._tracker, "remedy": remedy})
+        logger.warning("an admin has to approve this agent", extra={"tracker": self.tracker, "remedy": remedy})
 
     async def _join_own_account(self) -> None:
         """Join the fleet of a tracker that this account administers, unless the agent has joined it."""
-        account = self._store.find(self._tracker)
+        account = self._store.find(self.tracker)
         if account is None and self._own is None:
-            account = await joining.find_proof(self._tracker, self._store)
+            account = await joining.find_proof(self.tracker, self._store)
         if not isinstance(account, Credentials):
             return
         if self._own is not None and self._own.authority_pem == account.authority_pem:
             return
         if read_identity(account.certificate_pem).role is Role.ADMIN:
             name = socket.gethostname()
-            self._keep(await joining.admit_own_agent(self._tracker, account, name=name, key_pem=self._key()))
+            self._keep(await joining.admit_own_agent(self.tracker, account, name=name, key_pem=self._key()))
 
     def _key(self) -> bytes:
         if self._own is not None:
@@ -233,12 +242,12 @@ class Membership:
 
     def may_come(self, error: FleetError) -> bool:
         """Tell whether waiting helps: a tracker of this account writes its credentials at its start."""
-        return isinstance(error, NotJoined) and is_loopback(host_of(self._tracker))
+        return isinstance(error, NotJoined) and is_loopback(host_of(self.tracker))
 
     async def why_no_tracker(self) -> str:
         """Return why the tracker cannot be reached, in a sentence; empty: it does not answer."""
         own = self._own
-        return await asyncio.to_thread(joining.why_no_tracker, self._tracker, own) if own is not None else ""
+        return await asyncio.to_thread(joining.why_no_tracker, self.tracker, own) if own is not None else ""
 
 
 def has_joined(folder: Path) -> bool:

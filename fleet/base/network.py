@@ -24,6 +24,21 @@ def check_address(address: str, what: str, *, least_port: int = 1) -> None:
         raise ConfigError(f"cannot read {what} {address!r}; write it like 127.0.0.1:9290")
 
 
+def addresses_of(text: str) -> tuple[str, ...]:
+    """Return the addresses in a text that separates them by commas."""
+    return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+
+
+def check_addresses(text: str, what: str) -> None:
+    """Refuse text other than "host:port", or several of them separated by commas.
+
+    Raises:
+        ConfigError: one is malformed, or there is none.
+    """
+    for address in addresses_of(text) or (text,):
+        check_address(address, what)
+
+
 def is_address(text: str, *, least_port: int = 1) -> bool:
     """Tell whether a text is "host:port"."""
     match = _ADDRESS.fullmatch(text)

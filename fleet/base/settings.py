@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from fleet.base.config import TRACKER_PORT, at_home, config_file, data_dir, did_you_mean, parse, read_yaml
-from fleet.base.network import check_address
+from fleet.base.network import check_addresses
 from fleet.base.source_locations import at_key, named_in_errors
 from fleet.errors import ConfigError
 
@@ -58,7 +58,9 @@ class Setting:
 class ClientFile:
     """The keys of config.yaml."""
 
-    tracker: Annotated[str | None, "The tracker, host:port. Default: 127.0.0.1:9290."] = None
+    tracker: Annotated[
+        str | None, "The tracker, host:port; several with commas between them. Default: 127.0.0.1:9290."
+    ] = None
     library: Annotated[
         str | None,
         "Where records go: a SQLite file (seen from this file's folder), or postgresql://host/database. "
@@ -122,6 +124,6 @@ def _default(key: str) -> str:
 def _check(key: str, value: str, where: str) -> None:
     """Refuse values that no command could use. Selectors and libraries are checked by their own modules."""
     if key == "tracker":
-        check_address(value, "the tracker's address" + ("" if where == _FLAGS[key] else f" in {where}:"))
+        check_addresses(value, "the tracker's address" + ("" if where == _FLAGS[key] else f" in {where}:"))
     if key == "format" and value not in FORMATS:
         raise ConfigError(f"{where}: format: there is no {value!r}{did_you_mean(value, FORMATS)}")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fleet.base.machine import account_name
+from fleet.base.network import addresses_of
 from fleet.cli import joined, options
 
 
@@ -33,7 +34,7 @@ def login(
     from fleet.wire.joining import join
 
     found = joined.read_token(token, token_file, instead="fleet login")
-    address = options.tracker_address(tracker)
+    address = addresses_of(options.tracker_address(tracker))[0]
     roles = frozenset({Role.USER, Role.ADMIN})
     credentials, member = options.run(join(address, found, name=name or account_name(), roles=roles))
     path = CredentialStore().save(address, credentials)

@@ -21,7 +21,7 @@ from typing import Unpack
 
 from fleet.base.clock import Clock, SystemClock
 from fleet.base.machine import account_name
-from fleet.base.network import check_address
+from fleet.base.network import check_addresses
 from fleet.base.settings import look_up
 from fleet.client.booking_notices import OnBooking
 from fleet.client.device import Device
@@ -71,7 +71,7 @@ class Fleet:
     """A client of one tracker. Used on one event loop."""
 
     def __init__(self, address: str, connect_timeout_sec: float, holder: str, clock: Clock) -> None:
-        check_address(address, "the tracker's address")
+        check_addresses(address, "the tracker's address")
         self.address = address
         """ "host:port" of the tracker."""
 

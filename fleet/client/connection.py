@@ -1,15 +1,17 @@
-"""Connection to one tracker: a channel with this account's credentials.
+"""Connection to a fleet's tracker: a channel with this account's credentials.
 
 The credentials are looked up by the tracker's address, again for each call: a tracker that starts after its clients
 writes them then, and a renewed certificate is used from its first day.
+
+With several addresses, the first that answers is used until a call fails.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from fleet.base.network import is_answered
+from fleet.base.network import addresses_of, is_answered
 from fleet.errors import NotJoined, TrackerUnavailable
 from fleet.identity.credentials import Credentials, Proof
 from fleet.identity.store import CredentialStore
@@ -23,11 +25,20 @@ class TrackerConnection:
     """Channels to one tracker. Used on one event loop."""
 
     def __init__(self, address: str, store: CredentialStore | None = None) -> None:
-        self.address = address
+        """Args: address: "host:port", or several with commas between them."""
+        self._addresses = addresses_of(address) or (address,)
+        self._chosen: str | None = None
+        self._former = ""
+        self._choice = asyncio.Lock()
         self._store = store or CredentialStore()
         self._version = (0, 0)
         self._proof: Proof | None = None
         self._channels: list[Channel] = []
+
+    @property
+    def address(self) -> str:
+        """The address in use, else all of them."""
+        return self._chosen or " or ".join(self._addresses)
 
     @property
     def proof(self) -> Proof:
@@ -40,6 +51,10 @@ class TrackerConnection:
             raise not_joined(self.address)
         return self._proof
 
+    def choose_again(self) -> None:
+        """Look for an address that answers before the next call, since the last one failed."""
+        self._chosen = None
+
     async def channel(self) -> Channel:
         """Return the channel to use now.
 
@@ -48,23 +63,42 @@ class TrackerConnection:
             TrackerUnavailable: this account has no credentials, and nothing answers at the address.
             ConfigError: the credentials cannot be used.
         """
-        version = self._store.version(self.address)
-        if self._proof is None or version != self._version:
-            found = _kept(self.address, self._store, self._proof)
-            found = found or await _find_proof(self.address, self._store)
+        address = self._chosen or await self._choose()
+        version = self._store.version(address)
+        if self._proof is None or version != self._version or address != self._former:
+            found = _kept(address, self._store, self._proof)
+            found = found or await _find_proof(address, self._store)
             if found is None:
-                raise await _no_credentials(self.address)
-            if found != self._proof:
-                self._channels.append(make_channel(self.address, found))
-            self._proof, self._version = found, version
+                raise await _no_credentials(address)
+            if found != self._proof or address != self._former:
+                self._channels.append(make_channel(address, found))
+            self._proof, self._version, self._former = found, version, address
         while len(self._channels) > _KEPT:
             await self._channels.pop(0).close()
         return self._channels[-1]
+
+    async def _choose(self) -> str:
+        """Return the first address that answers, the one in use first; the first of all if none does."""
+        if len(self._addresses) == 1:
+            return self._addresses[0]
+        async with self._choice:
+            if self._chosen is None:
+                after = self._addresses.index(self._former) if self._former else 0
+                order = (*self._addresses[after:], *self._addresses[:after])
+                self._chosen = await _first_answered(order)
+            return self._chosen
 
     async def close(self) -> None:
         """Close all channels. Idempotent."""
         while self._channels:
             await self._channels.pop().close()
+
+
+async def _first_answered(addresses: Sequence[str]) -> str:
+    for address in addresses:
+        if await asyncio.to_thread(is_answered, address):
+            return address
+    return addresses[0]
 
 
 def not_joined(address: str) -> NotJoined:
@@ -89,13 +123,14 @@ async def account_credentials(address: str) -> Callable[[], Credentials]:
     Raises:
         NotJoined: it has none, or the tracker runs without TLS.
     """
-    store = CredentialStore()
-    first = store.find(address) or await _find_proof(address, store)
+    store, addresses = CredentialStore(), addresses_of(address)
+    found = [proof for one in addresses if (proof := store.find(one) or await _find_proof(one, store)) is not None]
+    first = next(iter(found), None)
     if not isinstance(first, Credentials):
         raise not_joined(address)
 
     def current() -> Credentials:
-        kept = _kept(address, store, first)
+        kept = _kept(addresses[0], store, first)
         return kept if isinstance(kept, Credentials) else first
 
     return current

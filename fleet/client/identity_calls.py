@@ -73,7 +73,6 @@ class IdentityCalls:
     """A connection for these calls: `async with IdentityCalls(address) as calls`."""
 
     def __init__(self, address: str) -> None:
-        self._address = address
         self._connection = TrackerConnection(address)
 
     async def __aenter__(self) -> Self:
@@ -98,7 +97,7 @@ class IdentityCalls:
         stub = await self._stub()
         proof = self._connection.proof
         if not isinstance(proof, Credentials):
-            raise ConfigError(f"the tracker at {self._address} runs without TLS: there is nothing to join")
+            raise ConfigError(f"the tracker at {self._connection.address} runs without TLS: there is nothing to join")
         request = pb.CreateJoinTokenRequest(
             role=ROLES[role],
             ttl=duration(ttl_sec),
@@ -214,7 +213,9 @@ class IdentityCalls:
         except grpc.aio.AioRpcError as error:
             found = from_rpc_error(error, TrackerUnavailable)
             if isinstance(found, TrackerUnavailable):
-                raise TrackerUnavailable(f"the tracker at {self._address} does not answer: {found}") from error
+                address = self._connection.address
+                self._connection.choose_again()
+                raise TrackerUnavailable(f"the tracker at {address} does not answer: {found}") from error
             raise found from error
 
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 
 from fleet.base.clock import Clock
-from fleet.base.network import host_of, is_answered, is_loopback
+from fleet.base.network import addresses_of, host_of, is_answered, is_loopback
 from fleet.client.connection import no_tracker
 from fleet.client.stream import TrackerStream
 from fleet.client.tracker_calls import TrackerCalls
@@ -80,11 +80,11 @@ class TrackerLink:
         if self._calls is not None:
             return
         calls = TrackerCalls(self._address)
-        if not is_loopback(host_of(self._address)):
+        if not all(is_loopback(host_of(address)) for address in addresses_of(self._address)):
             with contextlib.suppress(TrackerUnavailable):  # the tracker may still start
                 await calls.connection.channel()  # a tracker of this machine may still be writing the credentials
         self._calls = calls
-        self._stream = TrackerStream(calls.leases, self._holder, self._clock)
+        self._stream = TrackerStream(calls.leases, self._holder, self._clock, on_failure=calls.connection.choose_again)
         self._running = asyncio.create_task(self._stream.run(), name="fleet tracker stream")
         try:
             async with asyncio.timeout(timeout_sec):
@@ -99,7 +99,8 @@ class TrackerLink:
             self._calls = None
             await self._end(calls)
             if isinstance(error, TimeoutError):
-                await self._explain(self._stream)
+                for address in addresses_of(self._address):
+                    await self._explain(address, self._stream)
                 raise no_tracker(self._address, f" (tried for {timeout_sec:g} s)") from None
             raise
         self._renewing = asyncio.create_task(self._renew(calls), name="renew certificate")
@@ -129,25 +130,26 @@ class TrackerLink:
         """Renew this account's certificate for the tracker whenever it is due, while the client is open."""
         store = CredentialStore()
         while True:
-            if store.age_sec(self._address) > _FRESH_SEC:
+            address = calls.connection.address
+            if store.age_sec(address) > _FRESH_SEC:
                 from fleet.wire.joining import renew_account  # takes 20 ms to import
 
-                await renew_account(self._address, calls.connection.proof, store)
+                await renew_account(address, calls.connection.proof, store)
             await asyncio.sleep(_RENEW_EACH_SEC)
 
-    async def _explain(self, stream: TrackerStream) -> None:
+    async def _explain(self, address: str, stream: TrackerStream) -> None:
         """Explain why the tracker cannot be reached, if the reason can be determined.
 
         Raises:
             NotJoined: it is another account's, or another fleet's.
         """
-        if not await asyncio.to_thread(is_answered, self._address):
+        if not await asyncio.to_thread(is_answered, address):
             return
         if stream.not_joined is not None:
             raise stream.not_joined from None
         from fleet.wire.joining import why_no_tracker
 
-        proof = CredentialStore().find(self._address)
-        reason = await asyncio.to_thread(why_no_tracker, self._address, proof) if isinstance(proof, Credentials) else ""
+        proof = CredentialStore().find(address)
+        reason = await asyncio.to_thread(why_no_tracker, address, proof) if isinstance(proof, Credentials) else ""
         if reason:
             raise NotJoined(reason) from None

@@ -77,7 +77,15 @@ _Status: TypeAlias = JobStatus | OptimizerStatus
 class TrackerStream:
     """Owns the stream and the lease table behind it."""
 
-    def __init__(self, stub: Callable[[], Awaitable[LeaseServiceStub]], holder: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        stub: Callable[[], Awaitable[LeaseServiceStub]],
+        holder: str,
+        clock: Clock,
+        *,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Args: on_failure: called before each further attempt."""
         self.table = LeaseTable(send=self.send, clock=clock)
         self.bookings = BookingNotices()
         self.is_up = False
@@ -96,6 +104,7 @@ class TrackerStream:
 
         self.last_error = ""
         self._stub = stub
+        self._on_failure = on_failure
         self._hello = lease_service_pb2.ClientHello(
             client_id=secrets.token_hex(16), holder=sendable(holder), version=package_version()
         )
@@ -155,6 +164,7 @@ class TrackerStream:
             if self.is_up:
                 self._went_down()
                 pause_sec = _FIRST_PAUSE_SEC
+            self._on_failure()
             await asyncio.sleep(pause_sec * random.uniform(0.5, 1.0))
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
 

@@ -52,10 +52,9 @@ _PAUSE_SEC = 0.5
 
 
 class TrackerCalls:
-    """A connection to one tracker. gRPC opens it with the first call, and again after each failure."""
+    """A connection to a fleet's tracker. gRPC opens it with the first call, and again after each failure."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
         self.connection = TrackerConnection(address)
 
     async def leases(self) -> LeaseServiceStub:
@@ -173,6 +172,7 @@ class TrackerCalls:
                 found = from_rpc_error(error, TrackerUnavailable)
                 if not found.is_retryable and error.code() is not grpc.StatusCode.CANCELLED:
                     raise found from error
+                self.connection.choose_again()
             finally:
                 call.cancel()
             await asyncio.sleep(_PAUSE_SEC)
@@ -192,5 +192,7 @@ class TrackerCalls:
         except grpc.aio.AioRpcError as error:
             found = from_rpc_error(error, TrackerUnavailable)
             if isinstance(found, TrackerUnavailable) or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise TrackerUnavailable(f"the tracker at {self.address} does not answer: {found}") from error
+                address = self.connection.address
+                self.connection.choose_again()
+                raise TrackerUnavailable(f"the tracker at {address} does not answer: {found}") from error
             raise found from error

@@ -67,9 +67,7 @@ async def linked(
     admit(folder)
     membership = Membership(folder, address)
     membership.load()
-    link = TrackerLink(
-        address, membership, agent.hello, [agent.device], agent.clock, agent.table, timing, open_stream=opening
-    )
+    link = TrackerLink(membership, agent.hello, [agent.device], agent.clock, agent.table, timing, open_stream=opening)
     running = asyncio.create_task(link.run())
     try:
         yield agent, link, running
@@ -210,3 +208,22 @@ async def test_a_name_conflict_is_reported_to_both_agents(
     assert (by_tracker["device"], by_tracker["address"]) == ("devices/sim", "127.0.0.1:4711")
     assert by_agent["key"] == by_tracker["key"] != ""
     assert [entry.action for entry in entries] == ["AgentService.Attach"] * 3
+
+
+async def test_an_agent_dials_the_tracker_that_answers(tmp_path: Path) -> None:
+    """It finds its tracker at the second address, and at the first one after a move."""
+    state = tmp_path / "state"
+    async with serve_tracker(state_dir=state) as first:
+        unused = first.address
+    async with (
+        serve_tracker(state_dir=state) as second,
+        linked(tmp_path, f"{unused},{second.address}") as (_, link, _),
+    ):
+        await asyncio.wait_for(link.attached.wait(), 60)
+        await second.stop()
+        await eventually(lambda: not link.attached.is_set())
+        await first.start()
+        try:
+            await asyncio.wait_for(link.attached.wait(), 60)
+        finally:
+            await first.stop()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import pytest
 
@@ -344,3 +345,23 @@ async def test_a_lease_at_its_longest_is_not_renewed_any_more() -> None:
         await device.release()
     assert isinstance(device.ended, LeaseExpired)
     assert not renewals
+
+
+async def test_a_lease_goes_on_at_another_address_of_the_tracker(tmp_path: Path) -> None:
+    """The client moves to the address that answers; single calls do, too."""
+    state = tmp_path / "state"
+    async with serve_tracker(state_dir=state) as first:
+        unused = first.address
+    async with serve_tracker(state_dir=state) as second:
+        both = f"{unused},{second.address}"
+        async with SimulatedAgent(second.address, ["devices/one"]), fleet.aio.connect(both) as client:
+            lease = (await client.acquire_device("simulated")).lease
+            await second.stop()
+            await eventually(lambda: not client.is_connected)
+            await first.start()
+            try:
+                await eventually(lambda: client.is_connected)
+                (device,) = (await client.snapshot()).devices
+                assert device.lease_name == lease.name
+            finally:
+                await first.stop()

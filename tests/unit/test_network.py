@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.base.network import address_of, check_address, host_of, is_loopback, refuse_network, refuse_plain_network
+from fleet.base.network import (
+    address_of,
+    addresses_of,
+    check_address,
+    check_addresses,
+    host_of,
+    is_loopback,
+    refuse_network,
+    refuse_plain_network,
+)
 from fleet.errors import ConfigError
 
 
@@ -50,3 +59,12 @@ def test_a_host_that_no_lookup_takes_is_refused(host: str) -> None:
     """An empty or overlong label, and a byte of the command line that is no UTF-8."""
     with pytest.raises(ConfigError, match="write it like"):
         check_address(f"{host}:9290", "it")
+
+
+def test_several_addresses_are_separated_by_commas() -> None:
+    """Each is checked; a repeated one counts once."""
+    assert addresses_of("a:1, b:2,a:1") == ("a:1", "b:2")
+    check_addresses("a:1,b:2", "the tracker")
+    for text in ("", ",", "a:1,b", "a:1 b:2"):
+        with pytest.raises(ConfigError, match="cannot read the tracker"):
+            check_addresses(text, "the tracker")

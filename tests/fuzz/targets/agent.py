@@ -189,7 +189,6 @@ def _answer(content: bytes) -> None:
     """Have an agent take a message of its tracker, and ask it about a program."""
     clock, poison = TrackerClock(), PoisonList()
     link = TrackerLink(
-        "127.0.0.1:1",
         Membership(scratch(), "127.0.0.1:1"),
         lambda: Hello(agent_id="a", address=":1", inventories={}),
         [],
