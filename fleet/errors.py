@@ -38,6 +38,8 @@
       DiskFull                     no space left where something has to be written
         CacheFull                  an agent keeps no more artifacts while sessions use those that it has
       TrackerUnavailable           no tracker answers (retryable)
+        TrackerStandsBy            the one that answers only follows another; ask that one (retryable)
+        TrackerSuperseded          another tracker of the fleet has taken over; ask that one (retryable)
       BuildersUnavailable          no cluster of builders answers (retryable)
       OptimizerUnavailable         no optimizer answers (retryable)
 
@@ -249,6 +251,14 @@ class TrackerUnavailable(FleetError):
     """No tracker answers."""
 
     is_retryable = True
+
+
+class TrackerStandsBy(TrackerUnavailable):
+    """The tracker that answers only follows another one."""
+
+
+class TrackerSuperseded(TrackerUnavailable):
+    """Another tracker of the fleet has taken over from the one that answers."""
 
 
 class BuildersUnavailable(FleetError):

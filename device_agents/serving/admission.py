@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from device_agents.serving.epochs import EpochLedger, Epochs
 from device_agents.serving.tracker_clock import TrackerClock
+from fleet.domain.terms import read_term
 from fleet.domain.tokens import EPOCHS_END, Claims, TokenVerifier
-from fleet.errors import LeaseExpired, LeaseRevoked, TrackerUnavailable, Unauthenticated
+from fleet.errors import LeaseExpired, LeaseRevoked, TrackerSuperseded, TrackerUnavailable, Unauthenticated
 from fleet.wire.tokens import verify_token
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,28 @@ class Admission:
         if self._epochs.public_key != public_key:
             self._epochs = Epochs(public_key=public_key)
         return is_other
+
+    @property
+    def term_proof(self) -> bytes:
+        """Proof of the largest term that a tracker of this fleet has shown; empty: term 0."""
+        return self._epochs.term_proof
+
+    def obey(self, term_proof: bytes) -> None:
+        """Obey the trusted tracker, unless another one of its fleet has taken over.
+
+        Raises:
+            TrackerSuperseded: one has, by its larger term.
+            Unauthenticated: the proof of the term is forged.
+        """
+        known = _term_of(self._public_key, self._epochs.term_proof)
+        term = read_term(self._public_key, term_proof)
+        if term < known:
+            raise TrackerSuperseded(
+                f"it has the term {term}, and another tracker of the fleet has taken over with {known}"
+            )
+        if term > known:
+            self._epochs.term_proof = term_proof
+            self._write_ledger()
 
     def fence(self, fence: Fence) -> None:
         """End every lease of a device up to an epoch; from now on expect the fence's nonce."""
@@ -174,3 +197,11 @@ class Admission:
     def _write_ledger(self) -> None:
         if self._ledger is not None:
             self._ledger.write(self._epochs)
+
+
+def _term_of(public_key: bytes, kept_proof: bytes) -> int:
+    """Return the term of a proof from the ledger; 0 if that was damaged."""
+    try:
+        return read_term(public_key, kept_proof)
+    except Unauthenticated:
+        return 0

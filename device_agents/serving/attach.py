@@ -192,7 +192,7 @@ class TrackerLink:
         """Open a stream, send the hello, and read the first answer."""
         call = self._open_stream(channel)
         renewals = self._renewals
-        hello = _hello_to_proto(self._hello())
+        hello = _hello_to_proto(self._hello(), self._sessions.term_proof)
         await call.write(
             pb.AttachRequest(hello=hello, reports=await self._reports(), found_poison=self._found_poison())
         )
@@ -202,15 +202,15 @@ class TrackerLink:
             # Not wait_for: up to Python 3.11 it loses a cancellation that arrives together with the answer.
             async with asyncio.timeout(_SILENCE_SEC):
                 response = await call.read()
+            if isinstance(response, pb.AttachResponse):
+                if self._clock.is_doubtful:
+                    self._clock.restart()
+                self._take(response)
+            else:
+                stream.is_over = True
         except BaseException:  # also if cancelled or interrupted; raised again
             await stream.close()
             raise
-        if isinstance(response, pb.AttachResponse):
-            if self._clock.is_doubtful:
-                self._clock.restart()
-            self._take(response)
-        else:
-            stream.is_over = True
         return stream
 
     async def _listen(self, stream: _Stream) -> bool:
@@ -240,11 +240,13 @@ class TrackerLink:
             await asyncio.gather(renewal, return_exceptions=True)
 
     def _take(self, response: pb.AttachResponse) -> None:
-        if response.HasField("tracker_time"):
-            self._clock.learn(timestamp_sec(response.tracker_time))
         if response.public_key:
             self._sessions.trust(response.public_key)
+            self._sessions.obey(response.term_proof)
             self._poison.begin()
+        if response.HasField("tracker_time"):
+            self._clock.learn(timestamp_sec(response.tracker_time))
+        self._membership.learn_other(response.other_tracker)
         for fence in response.fences:
             self._sessions.fence(_fence_from_proto(fence))
         for digest in response.forgotten_poison:
@@ -360,7 +362,7 @@ def _now_sec() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _hello_to_proto(hello: Hello) -> pb.AgentHello:
+def _hello_to_proto(hello: Hello, term_proof: bytes) -> pb.AgentHello:
     return pb.AgentHello(
         agent_id=hello.agent_id,
         address=hello.address,
@@ -370,6 +372,7 @@ def _hello_to_proto(hello: Hello) -> pb.AgentHello:
         ],
         version=hello.version,
         relay_address=hello.relay_address,
+        term_proof=term_proof,
     )
 
 

@@ -26,6 +26,8 @@ class Epochs:
 
     admitted: dict[str, int] = field(default_factory=dict)
     fenced: dict[str, int] = field(default_factory=dict)
+    term_proof: bytes = b""
+    """Proof of the largest term of that tracker's fleet; empty: term 0."""
 
 
 class EpochLedger:
@@ -54,6 +56,7 @@ class EpochLedger:
                 public_key=bytes.fromhex(content["public_key"]),
                 admitted=_epochs(content["admitted"]),
                 fenced=_epochs(content["fenced"]),
+                term_proof=bytes.fromhex(content.get("term_proof", "")),
             )
         except FileNotFoundError:
             return Epochs()
@@ -65,7 +68,12 @@ class EpochLedger:
 
     def write(self, epochs: Epochs) -> None:
         """Replace the file. Never fails: a full disk must not prevent the use or end of a lease."""
-        content = {"public_key": epochs.public_key.hex(), "admitted": epochs.admitted, "fenced": epochs.fenced}
+        content = {
+            "public_key": epochs.public_key.hex(),
+            "admitted": epochs.admitted,
+            "fenced": epochs.fenced,
+            "term_proof": epochs.term_proof.hex(),
+        }
         fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             fresh.write_text(json.dumps(content))

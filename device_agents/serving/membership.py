@@ -21,6 +21,7 @@ from fleet.errors import FleetError, KeyRevoked, NotJoined
 from fleet.identity.certificates import issue_own, make_authority, make_key, pin_of, read_identity
 from fleet.identity.credentials import MEMBER_NAME, Credentials, PlainSecret, Proof, parse_proof
 from fleet.identity.join_tokens import JoinToken
+from fleet.identity.other_tracker import OtherTracker
 from fleet.identity.roles import Identity, Role
 from fleet.identity.store import CredentialStore
 from fleet.wire import joining
@@ -30,6 +31,7 @@ from fleet.wire.rpc import Channel, make_channel
 logger = logging.getLogger(__name__)
 
 _FILE = "identity.pem"
+_OTHER_FILE = "other-tracker"
 _LOOK_SEC = 600.0
 """Interval of checks for a certificate that expires soon. Short, because a board without a battery for its clock starts
 in 1970, and may be switched off again within the hour.
@@ -56,7 +58,8 @@ class Membership:
         is_plain: use no TLS; only with a tracker of this account that uses none.
         """
         self._path = folder / _FILE
-        self._trackers = addresses_of(tracker)
+        self._configured = addresses_of(tracker)
+        self._other = OtherTracker(folder / _OTHER_FILE)
         self._dialled = 0
         self._token = token
         self._asks_to_join = asks_to_join
@@ -71,12 +74,22 @@ class Membership:
     @property
     def tracker(self) -> str:
         """Address of the tracker that is dialled now."""
-        return self._trackers[self._dialled]
+        trackers = self._trackers
+        return trackers[self._dialled % len(trackers)]
+
+    @property
+    def _trackers(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self._configured, *self._other.addresses)))
 
     def dial_next(self) -> bool:
         """Dial the next tracker from now on; return False if that is the first one again."""
         self._dialled = (self._dialled + 1) % len(self._trackers)
         return self._dialled > 0
+
+    def learn_other(self, address: str) -> None:
+        """Keep the address of the fleet's other tracker; empty: nothing new."""
+        if address not in self._configured:
+            self._other.learn(address)
 
     @property
     def own(self) -> Credentials | None:

@@ -124,6 +124,15 @@ class SessionTable:
                 error = LeaseRevoked(f"the tracker that granted {name} was replaced; acquire again")
                 self._soon(session.end(error), f"disown-{name}")
 
+    @property
+    def term_proof(self) -> bytes:
+        """See `Admission.term_proof`."""
+        return self._admission.term_proof
+
+    def obey(self, term_proof: bytes) -> None:
+        """See `Admission.obey`."""
+        self._admission.obey(term_proof)
+
     def fence(self, fence: Fence) -> None:
         """End every session of a device that the tracker reports as ended, or does not know."""
         if fence.device_name not in self._devices:

@@ -172,6 +172,20 @@ def _print_backup(done: str, found: Backup, *, json_output: bool) -> None:
 
 
 @app.command()
+def promote(tracker: options.TrackerOption = None) -> None:
+    """Have a standby take over from its tracker. For admins.
+
+    Leases go on; join tokens end. The former tracker grants nothing once it hears of this, and follows.
+
+    Example: fleet tracker promote --tracker 10.0.0.6:9290
+    """
+    from fleet.client.promotion import promote_standby
+
+    address, _ = options.run(promote_standby(options.tracker_address(tracker)))
+    options.stderr().print(f"the tracker at {address} has taken over")
+
+
+@app.command()
 def unbind(
     device: options.DeviceArgument,
     tracker: options.TrackerOption = None,

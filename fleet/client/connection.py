@@ -15,6 +15,7 @@ from fleet.base.network import addresses_of, is_answered
 from fleet.errors import NotJoined, TrackerUnavailable
 from fleet.identity.credentials import Credentials, Proof
 from fleet.identity.store import CredentialStore
+from fleet.wire.replicas import grants
 from fleet.wire.rpc import Channel, make_channel
 
 _KEPT = 2
@@ -26,11 +27,12 @@ class TrackerConnection:
 
     def __init__(self, address: str, store: CredentialStore | None = None) -> None:
         """Args: address: "host:port", or several with commas between them."""
-        self._addresses = addresses_of(address) or (address,)
+        self._configured = addresses_of(address) or (address,)
         self._chosen: str | None = None
         self._former = ""
         self._choice = asyncio.Lock()
         self._store = store or CredentialStore()
+        self._other = self._store.other_tracker(self._configured[0])
         self._version = (0, 0)
         self._proof: Proof | None = None
         self._channels: list[Channel] = []
@@ -39,6 +41,10 @@ class TrackerConnection:
     def address(self) -> str:
         """The address in use, else all of them."""
         return self._chosen or " or ".join(self._addresses)
+
+    @property
+    def _addresses(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self._configured, *self._other.addresses)))
 
     @property
     def proof(self) -> Proof:
@@ -55,6 +61,11 @@ class TrackerConnection:
         """Look for an address that answers before the next call, since the last one failed."""
         self._chosen = None
 
+    def learn_other(self, address: str) -> None:
+        """Keep the address of the fleet's other tracker."""
+        if address not in self._configured:
+            self._other.learn(address)
+
     async def channel(self) -> Channel:
         """Return the channel to use now.
 
@@ -67,6 +78,8 @@ class TrackerConnection:
         version = self._store.version(address)
         if self._proof is None or version != self._version or address != self._former:
             found = _kept(address, self._store, self._proof)
+            if address != self._former and _is_of_same_fleet(found, self._proof):
+                found = self._proof  # leases belong to its key
             found = found or await _find_proof(address, self._store)
             if found is None:
                 raise await _no_credentials(address)
@@ -78,27 +91,30 @@ class TrackerConnection:
         return self._channels[-1]
 
     async def _choose(self) -> str:
-        """Return the first address that answers, the one in use first; the first of all if none does."""
-        if len(self._addresses) == 1:
-            return self._addresses[0]
+        """Return the first address whose tracker grants, the one in use first; the first of all if none does."""
+        addresses = self._addresses
+        if len(addresses) == 1:
+            return addresses[0]
         async with self._choice:
             if self._chosen is None:
-                after = self._addresses.index(self._former) if self._former else 0
-                order = (*self._addresses[after:], *self._addresses[:after])
-                self._chosen = await _first_answered(order)
+                order = [address for address in (self._former, *addresses) if address in addresses]
+                self._chosen = await self._first_granting(order)
             return self._chosen
+
+    async def _first_granting(self, addresses: Sequence[str]) -> str:
+        for address in addresses:
+            proof = _kept(address, self._store, self._proof) or await _find_proof(address, self._store)
+            if proof is None:
+                if await asyncio.to_thread(is_answered, address):
+                    return address
+            elif await grants(address, proof):
+                return address
+        return addresses[0]
 
     async def close(self) -> None:
         """Close all channels. Idempotent."""
         while self._channels:
             await self._channels.pop().close()
-
-
-async def _first_answered(addresses: Sequence[str]) -> str:
-    for address in addresses:
-        if await asyncio.to_thread(is_answered, address):
-            return address
-    return addresses[0]
 
 
 def not_joined(address: str) -> NotJoined:
@@ -148,6 +164,12 @@ def _kept(address: str, store: CredentialStore, known: Proof | None) -> Proof | 
     if found is None and isinstance(known, Credentials):
         return store.of_authority(known.authority_pem)
     return found
+
+
+def _is_of_same_fleet(found: Proof | None, known: Proof | None) -> bool:
+    if not isinstance(found, Credentials) or not isinstance(known, Credentials):
+        return False
+    return found.authority_pem == known.authority_pem
 
 
 async def _find_proof(address: str, store: CredentialStore) -> Proof | None:

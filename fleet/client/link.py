@@ -84,7 +84,13 @@ class TrackerLink:
             with contextlib.suppress(TrackerUnavailable):  # the tracker may still start
                 await calls.connection.channel()  # a tracker of this machine may still be writing the credentials
         self._calls = calls
-        self._stream = TrackerStream(calls.leases, self._holder, self._clock, on_failure=calls.connection.choose_again)
+        self._stream = TrackerStream(
+            calls.leases,
+            self._holder,
+            self._clock,
+            on_failure=calls.connection.choose_again,
+            on_other=calls.connection.learn_other,
+        )
         self._running = asyncio.create_task(self._stream.run(), name="fleet tracker stream")
         try:
             async with asyncio.timeout(timeout_sec):

@@ -84,8 +84,12 @@ class TrackerStream:
         clock: Clock,
         *,
         on_failure: Callable[[], None] = lambda: None,
+        on_other: Callable[[str], None] = lambda address: None,
     ) -> None:
-        """Args: on_failure: called before each further attempt."""
+        """Args:
+        on_failure: called before each further attempt.
+        on_other: called with the address of the fleet's other tracker.
+        """
         self.table = LeaseTable(send=self.send, clock=clock)
         self.bookings = BookingNotices()
         self.is_up = False
@@ -105,6 +109,7 @@ class TrackerStream:
         self.last_error = ""
         self._stub = stub
         self._on_failure = on_failure
+        self._on_other = on_other
         self._hello = lease_service_pb2.ClientHello(
             client_id=secrets.token_hex(16), holder=sendable(holder), version=package_version()
         )
@@ -213,6 +218,8 @@ class TrackerStream:
                 self.table.outbid(event.outbid.lease_name, event.outbid.bid)
             case "booking_changed":
                 self.bookings.changed(booking_from_proto(event.booking_changed.booking))
+            case "other_tracker":
+                self._on_other(event.other_tracker.address)
             case "lease_ended":
                 ended = event.lease_ended
                 self.table.ended(ended.lease_name, lease_end_from_proto(ended.end), ended.message)

@@ -67,6 +67,9 @@ RULES: Mapping[str, Rule] = {
     "LeaseService.SetHealth": Rule(roles=_ADMINS, is_audited=True),
     "PoisonService.ListPoison": Rule(roles=_USERS),
     "PoisonService.ForgetPoison": Rule(roles=_ADMINS, is_audited=True),
+    "ReplicaService.GetTracker": Rule(roles=_MEMBERS),
+    "ReplicaService.Follow": Rule(roles=_ADMINS, is_audited=True),
+    "ReplicaService.Promote": Rule(roles=_ADMINS, is_audited=True),
     # At an agent. Each call also carries the token of a lease, which contains the caller's key.
     "SessionService.OpenSession": Rule(roles=_USERS),
     "SessionService.FindMissing": Rule(roles=_USERS),
@@ -115,6 +118,8 @@ _ACTIONS: Mapping[str, str] = {
     "LeaseLogService.WatchLeaseLog": "reading the output of leases",
     "PoisonService.ListPoison": "listing poison",
     "PoisonService.ForgetPoison": "forgetting poison",
+    "ReplicaService.Follow": "following the tracker",
+    "ReplicaService.Promote": "promoting a standby",
 }
 """Readable names of rpcs for error messages, in the words of the commands that call them."""
 

@@ -19,6 +19,7 @@ from fleet.base.network import host_of, is_any_host, is_loopback
 from fleet.base.private_files import make_private_dir, read_private, write_private
 from fleet.errors import ConfigError
 from fleet.identity.credentials import Credentials, Proof, parse_proof
+from fleet.identity.other_tracker import OtherTracker
 
 _HOME = re.compile(rb"^# of the tracker in (.+)$", re.MULTILINE)
 
@@ -32,6 +33,10 @@ class CredentialStore:
     def path_of(self, address: str) -> Path:
         """Return the path of the credentials for the tracker at "host:port"."""
         return self.folder / f"{canonical_address(address)}.pem"
+
+    def other_tracker(self, address: str) -> OtherTracker:
+        """Return the kept address of the other tracker of the fleet at "host:port"."""
+        return OtherTracker(self.path_of(address).with_suffix(".other"))
 
     def find(self, address: str) -> Proof | None:
         """Return the credentials for a tracker, or None.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -68,6 +68,12 @@ class AgentServicer(Observer):
         self._streams = count(1)
         self._outboxes: dict[str, AgentOutbox] = {}
         self._contested = ContestedNames(engine.clock)
+        self.term_proof = b""
+        """Proof of this tracker's term."""
+        self.other_tracker = ""
+        """Address of the fleet's other tracker; empty without one."""
+        self.hear_term: Callable[[bytes], None] = lambda proof: None
+        """Called with each agent's proof of the largest term that it has seen."""
 
     def on_effect(self, effect: ev.Effect) -> None:
         """Send an effect to its agent, if connected."""
@@ -90,6 +96,7 @@ class AgentServicer(Observer):
         first = await first_message(messages, self._queries.limits.hello_sec)
         if first is None or not first.hello.agent_id:
             raise InvalidRequest("the first message of Attach has no hello with an agent_id; send one")
+        self.hear_term(first.hello.term_proof)
         self._check_counts(first)
         event = await self._attached(first, context.peer(), caller_of(context).key_id)
         self._check_limits(event)
@@ -244,6 +251,8 @@ class AgentServicer(Observer):
         return agent_service_pb2.AttachResponse(
             tracker_time=timestamp(self._engine.clock.now_sec()),
             public_key=public_key,
+            term_proof=self.term_proof if public_key else b"",
+            other_tracker=self.other_tracker,
             fences=(item for item in items if isinstance(item, agent_service_pb2.Fence)),
             notices=(item for item in items if isinstance(item, agent_service_pb2.AttachNotice)),
             poison=feed.news(),

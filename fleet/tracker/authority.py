@@ -70,6 +70,7 @@ class Authority:
         except ConfigError:
             logger.warning("this account's credentials are replaced", extra={"path": str(store.path_of(address))})
             known = None
+        known = known or store.of_authority(self.certificate_pem)  # a standby's tracker has its leases, too
         key_pem = known.key_pem if isinstance(known, Credentials) else make_key()
         if is_revoked(own_key_id(key_pem)):
             key_pem = make_key()

@@ -39,12 +39,16 @@ AUTHORITY, SIGNING_KEY, MEMBERS, JOURNAL, HISTORY = (
 )
 """Names in a tracker's state directory, and in its backup."""
 
+POLICY, STANDING, AUDIT = "tracker.yaml", "standing.json", "audit.jsonl"
+"""Further names, of files that need not exist."""
+
 _REQUIRED = (AUTHORITY, SIGNING_KEY, MEMBERS, JOURNAL)
 _FILES = (
     AUTHORITY,
     SIGNING_KEY,
-    "tracker.yaml",
-    "audit.jsonl",
+    STANDING,
+    POLICY,
+    AUDIT,
     *(f"audit.jsonl.{n}" for n in range(1, OLDER_FILES + 1)),
 )
 _DATABASES = (MEMBERS, JOURNAL, HISTORY)
@@ -100,7 +104,7 @@ def back_up(state_dir: Path, path: Path, *, has_history: bool = False) -> Backup
                 shutil.copyfile(state_dir / name, scratch / name)
             databases = [name for name in _DATABASES if has_history or name != HISTORY]
             for name in databases:
-                _copy_database(state_dir / name, scratch / name)
+                copy_checked(state_dir / name, scratch / name)
             manifest = Manifest(
                 made_at=datetime.now(UTC), files={name: _digest(scratch / name) for name in (*names, *databases)}
             )
@@ -129,7 +133,7 @@ def restore(path: Path, state_dir: Path) -> Backup:
         with _emptied(state_dir.with_name(f".{state_dir.name}.restoring")) as fresh:
             manifest = _unpack(path, fresh)
             found = _describe(path, fresh, manifest)
-            _drop_join_tokens(fresh / MEMBERS)
+            drop_join_tokens(fresh / MEMBERS)
             (fresh / JOURNAL).rename(copy.copy_path(fresh / JOURNAL))
             copy.restore(fresh / JOURNAL)  # counts as a copy that may lack commits, and gets a mark of its own
             fresh.rename(state_dir)
@@ -151,7 +155,12 @@ def _emptied(folder: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _copy_database(source: Path, target: Path) -> None:
+def copy_checked(source: Path, target: Path) -> None:
+    """Copy a database, which may be in use, and check the copy.
+
+    Raises:
+        ConfigError: it is damaged, or cannot be copied.
+    """
     try:
         with closing(copy.reader(source)) as connection:
             copy.copy_database(connection, target)
@@ -248,7 +257,8 @@ def _describe(path: Path, folder: Path, manifest: Manifest) -> Backup:
     )
 
 
-def _drop_join_tokens(members: Path) -> None:
+def drop_join_tokens(members: Path) -> None:
+    """Remove all join tokens from a list of members."""
     with closing(sqlite3.connect(members)) as connection, connection:
         connection.execute("DELETE FROM join_tokens")
 

@@ -7,6 +7,8 @@ to read its renewal. While the journal begins its log anew, turns wait and messa
 
 When the journal cannot be written, grants are taken back before anyone hears of them, and refused from then on;
 everything else goes on, since fencing makes it safe to forget a renewal or a release.
+
+While a standby follows the journal, effects also wait until it has their commit, see `replica.gate`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from dataclasses import dataclass
 
 from fleet.base.clock import Clock
 from fleet.errors import DiskFull
@@ -24,6 +27,7 @@ from fleet.tracker.core.records import Changes
 from fleet.tracker.core.state import TrackerState
 from fleet.tracker.journal.file import Journal
 from fleet.tracker.observers import Observers
+from fleet.tracker.replica.gate import Gate
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +53,14 @@ _LONGEST_LISTENING_SEC = 2.0
 """After a longer stall than this, messages have had time enough to be read."""
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Effects and answers of one turn."""
+
+    effects: list[ev.Effect]
+    answers: list[tuple[asyncio.Future[list[ev.Effect]], list[ev.Effect]]]
+
+
 class Engine:
     """Owns the state and its journal. Use from one event loop."""
 
@@ -66,6 +78,8 @@ class Engine:
         self._listens_until_sec = 0.0
         """On the loop's clock: until then nothing that has run out ends."""
         self._is_stopped = False
+        self.gate: Gate[Turn] = Gate()
+        self._gate_timer: asyncio.TimerHandle | None = None
 
     def submit(self, event: ev.Event) -> None:
         """Apply an event in this turn of the loop."""
@@ -85,9 +99,41 @@ class Engine:
             self._journal.wait_until_free()
             self._turn()
         self._is_stopped = True
-        for timer in (self._timer, self._beat):
+        self.release(self.gate.open())
+        for timer in (self._timer, self._beat, self._gate_timer):
             if timer:
                 timer.cancel()
+
+    def halt(self) -> None:
+        """Grant nothing more, at once: another tracker has taken over."""
+        self._is_stopped = True
+        untold = [answer for turn in self.gate.open() for answer, _ in turn.answers]
+        for answer in (*untold, *(answer for _, answer in self._pending)):
+            if answer:
+                answer.cancel()
+        self._pending.clear()
+
+    def release(self, turns: list[Turn]) -> None:
+        """Pass effects on and answer, once the journal and its standby have their cause."""
+        for turn in turns:
+            for effect in turn.effects:
+                self.observers.on_effect(effect)
+            for answer, caused in turn.answers:
+                if not answer.done():
+                    answer.set_result(caused)
+
+    def _release_or_hold(self, turn: Turn) -> None:
+        if not self.gate.holds(turn):
+            self.release([turn])
+        elif self._gate_timer is None:
+            self._watch_gate()
+
+    def _watch_gate(self) -> None:
+        """Call again when waiting for the standby ends."""
+        loop = asyncio.get_running_loop()
+        self.release(self.gate.give_up_late(loop.time()))
+        due_sec = self.gate.due_sec()
+        self._gate_timer = None if due_sec is None else loop.call_at(due_sec, self._watch_gate)
 
     def _enqueue(self, event: ev.Event, answer: asyncio.Future[list[ev.Effect]] | None) -> None:
         if self._is_stopped:
@@ -129,11 +175,7 @@ class Engine:
                 answers.append((answer, caused))
         if not count:
             effects += self._state.apply(ev.Tick(), now, ends_what_is_due=not is_listening)
-        for effect in self._commit(effects, now):
-            self.observers.on_effect(effect)
-        for answer, caused in answers:
-            if not answer.done():
-                answer.set_result(caused)
+        self._release_or_hold(Turn(self._commit(effects, now), answers))
         self._set_timer(now)
         took_sec = time.perf_counter() - started_sec
         if took_sec > _SLOW_TURN_SEC:

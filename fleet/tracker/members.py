@@ -123,6 +123,8 @@ class Members:
         self._noted: dict[str, Member] = {}
         """New members that are not yet written down, by key."""
         self._aside = asyncio.Lock()
+        self.version = 0
+        """Grows with every write."""
 
     @property
     def keys(self) -> Mapping[str, str]:
@@ -378,6 +380,7 @@ class Members:
         self._write("DELETE FROM join_tokens WHERE digest = ?", [(digest,) for digest in found])
 
     def _write(self, statement: str, rows: Sequence[_Row]) -> None:
+        self.version += 1
         try:
             _commit(self._connection, statement, rows)
         except sqlite3.Error as error:
@@ -387,6 +390,7 @@ class Members:
         """Write on a thread: a disk takes tens of milliseconds to sync."""
         async with self._aside:
             await asyncio.to_thread(self._write_in_thread, statement, rows)
+        self.version += 1
 
     def _write_in_thread(self, statement: str, rows: Sequence[_Row]) -> None:
         try:

@@ -24,6 +24,13 @@ class TrackerOptions:
     config: Annotated[
         Path | None, Option("Shares and quotas. Default: tracker.yaml in the state directory, if it exists.")
     ] = None
+    standby_of: Annotated[
+        str | None,
+        Option(
+            "Follow this tracker, and take over when it is gone. Takes an admin's login there.",
+            metavar="HOST:PORT",
+        ),
+    ] = None
     is_network_allowed: Annotated[
         bool, Option("Listen beyond this machine. Who connects needs a certificate.", flag="--allow-network")
     ] = False

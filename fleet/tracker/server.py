@@ -10,6 +10,8 @@ import os
 import secrets
 import time
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +28,7 @@ from fleet.tracker.agent_service import AgentServicer
 from fleet.tracker.approval_service import ApprovalServicer
 from fleet.tracker.audit import AuditLog
 from fleet.tracker.authority import open_authority
+from fleet.tracker.backup import POLICY
 from fleet.tracker.booking_service import BookingServicer
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.records import TrackerLimits
@@ -51,6 +54,10 @@ from fleet.tracker.pending_agents import PendingAgents
 from fleet.tracker.poison_service import PoisonServicer
 from fleet.tracker.policy_file import read_policy
 from fleet.tracker.reloading import Reloader
+from fleet.tracker.replica.peers import exchange_terms
+from fleet.tracker.replica.service import ReplicaServicer
+from fleet.tracker.replica.standing import Duty, read_standing, write_standing
+from fleet.tracker.replica.state_files import StateFiles
 from fleet.tracker.speed_watch import SpeedWatch
 from fleet.tracker.view import FleetView
 from fleet.wire import rpc, stubs
@@ -65,6 +72,7 @@ _COPY_SEC = 300.0
 _LEARNED_LEASES = 20_000
 """Latest leases of the history, from which forecasts draw after a start."""
 _LEARNED_AT_ONCE = 64
+_OTHER_SEC = 5.0
 _MEMBERS_SEC = 60.0
 """Interval of writing new members down, and of checks for streams that outlive their callers' certificates."""
 
@@ -80,14 +88,17 @@ class Tracker:
         limits: TrackerLimits | None = None,
         max_unsent: int = MAX_UNSENT,
         observers: Iterable[Observer] = (),
+        grace_sec: float | None = None,
     ) -> None:
         """Args:
         max_unsent: events that may wait for one client before it loses its stream.
         observers: called after the tracker's own.
+        grace_sec: time that clients of before the start have to come back; the usual one if None.
         """
         self.options = options
         self._limits = limits or TrackerLimits()
         self._max_unsent = max_unsent
+        self._grace_sec = grace_sec
         self._added_observers = tuple(observers)
         self._metrics = contextlib.AsyncExitStack()
         self.address = ""
@@ -117,6 +128,15 @@ class Tracker:
             await self.close()
             raise
 
+    @property
+    def superseded(self) -> asyncio.Event:
+        """Set once another tracker of the fleet has taken over."""
+        return self.replica_servicer.superseded
+
+    def step_down(self) -> None:
+        """Have the next start on this state directory follow the tracker that has taken over."""
+        write_standing(self.options.directory, replace(self.replica_servicer.standing, duty=Duty.FOLLOWS))
+
     async def close(self) -> None:
         """Stop listening and write everything. Idempotent; leases and requests stay in the journal."""
         if self._advertisement:
@@ -129,7 +149,7 @@ class Tracker:
         if self._server:
             # Stop the engine first: clients of streams that end now are not lost, they come back to the next tracker.
             self.engine.stop()
-            for servicer in (self.lease_servicer, self.agent_servicer, self.fleet_servicer):
+            for servicer in (self.lease_servicer, self.agent_servicer, self.fleet_servicer, self.replica_servicer):
                 servicer.close()
             await self._server.stop(_STOP_GRACE_SEC)
         if hasattr(self, "journal"):
@@ -158,15 +178,22 @@ class Tracker:
 
     def _open_state(self, policy: SharePolicy) -> None:
         options, directory = self.options, self.options.directory
+        standing = read_standing(directory)
+        if standing.duty is Duty.FOLLOWS:
+            raise ConfigError(
+                f"{directory} is the state of a standby of the tracker at {standing.other}; start it as such: fleet "
+                f"tracker serve --standby-of {standing.other}"
+            )
         self.journal = Journal(directory / "journal.sqlite")
         durable = self.journal.open(self._clock.now_sec())
-        signer = TokenSigner(load_or_make_key(directory / "tracker.key"))
+        key = load_or_make_key(directory / "tracker.key")
+        signer = TokenSigner(key)
         self.authority = open_authority(directory)
         self.members = Members(directory / "members.sqlite")
         self.audit = AuditLog(directory / "audit.jsonl")
         # The clients' grace period begins now: it excludes the time that a slow disk took to open.
         self.state = TrackerState.restore(
-            durable, self._clock.now_sec(), self._limits, nonce=new_nonce(), policy=policy
+            durable, self._clock.now_sec(), self._limits, nonce=new_nonce(), policy=policy, grace_sec=self._grace_sec
         )
         self.engine = Engine(self.state, self.journal, self._clock)
         self.pace = Pace()
@@ -190,6 +217,13 @@ class Tracker:
         )
         self.lease_history.open()
         self.fleet_servicer = FleetServicer(self.engine, self.view, history, self.lease_history.path)
+        files = partial(StateFiles, directory, self.members, directory / POLICY)
+        self.replica_servicer = ReplicaServicer(
+            self.engine, self.journal, directory, standing, key, files, on_other=self._tell_other
+        )
+        self.agent_servicer.hear_term = self.replica_servicer.hear
+        self.agent_servicer.term_proof = self.replica_servicer.proof
+        self._tell_other(standing.other)
         self.booking_servicer = BookingServicer(self.engine, self.members, self.pace)
         self.poison_servicer = PoisonServicer(self.engine, self.pace)
         self.guard = self._make_guard()
@@ -203,6 +237,20 @@ class Tracker:
         kept = (self.view, history, self.lease_history, self.forecaster)
         own = (*audits, SpeedWatch(self.engine), *kept, self.agent_servicer, self.lease_servicer)
         self.engine.observers = Observers((*own, *self._added_observers))
+
+    def _tell_other(self, address: str) -> None:
+        """Tell agents and clients the address of the fleet's other tracker."""
+        self.agent_servicer.other_tracker = address
+        self.lease_servicer.tell_other(address)
+
+    async def _ask_other(self) -> None:
+        """Compare terms with the fleet's other tracker while it does not follow; runs until cancelled."""
+        while True:
+            other = self.replica_servicer.standing.other
+            if other and not self.replica_servicer.is_followed:
+                own, pem = self.replica_servicer.proof, self.authority.certificate_pem
+                self.replica_servicer.hear(await exchange_terms(other, own, pem))
+            await asyncio.sleep(_OTHER_SEC)
 
     async def _serve_metrics(self) -> None:
         """Count for Prometheus if the options name an address."""
@@ -225,6 +273,7 @@ class Tracker:
         stubs.add_poison_service(server, self.poison_servicer, guard)
         stubs.add_identity_service(server, self.identity_servicer, guard)
         stubs.add_approval_service(server, self.approval_servicer, guard)
+        stubs.add_replica_service(server, self.replica_servicer, guard)
         host = self.options.listening_host
         port = rpc.bind(server, host, self.options.port, security, what="the tracker")
         self.address = address_of(host, port)
@@ -237,6 +286,7 @@ class Tracker:
         self._tasks.append(asyncio.create_task(self._forecast(), name="forecast"))
         self._tasks.append(asyncio.create_task(self._keep_copies(), name="keep copies"))
         self._tasks.append(asyncio.create_task(self._mind_members(), name="mind members"))
+        self._tasks.append(asyncio.create_task(self._ask_other(), name="compare terms"))
         if self.options.is_discoverable:
             facts = Facts() if is_plain else Facts(fleet=fleet_id(self.authority.pin))
             self._advertisement = Advertisement(ServiceKind.TRACKER, host, port, facts)

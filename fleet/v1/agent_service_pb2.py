@@ -26,31 +26,31 @@ from fleet.v1 import device_pb2 as fleet_dot_v1_dot_device__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66leet/v1/agent_service.proto\x12\x08\x66leet.v1\x1a\x15\x66leet/v1/device.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x01\n\rAttachRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x14.fleet.v1.AgentHello\x12\'\n\x07reports\x18\x02 \x03(\x0b\x32\x16.fleet.v1.DeviceReport\x12+\n\x0c\x66ound_poison\x18\x03 \x03(\x0b\x32\x15.fleet.v1.FoundPoison\"2\n\x0b\x46oundPoison\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x02 \x01(\t\"z\n\nAgentHello\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12!\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x10.fleet.v1.Device\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x15\n\rrelay_address\x18\x05 \x01(\t\"\xb6\x01\n\x0c\x44\x65viceReport\x12\x13\n\x0b\x64\x65vice_name\x18\x01 \x01(\t\x12&\n\ttelemetry\x18\x02 \x01(\x0b\x32\x13.fleet.v1.Telemetry\x12\x12\n\nis_healthy\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x18\n\x10\x62itstream_digest\x18\x05 \x01(\t\x12\x15\n\rhighest_epoch\x18\x06 \x01(\x04\x12\x14\n\x0c\x66\x65nced_epoch\x18\x07 \x01(\x04\"\xdc\x01\n\x0e\x41ttachResponse\x12\x30\n\x0ctracker_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\npublic_key\x18\x02 \x01(\x0c\x12\x1f\n\x06\x66\x65nces\x18\x03 \x03(\x0b\x32\x0f.fleet.v1.Fence\x12\'\n\x07notices\x18\x04 \x03(\x0b\x32\x16.fleet.v1.AttachNotice\x12 \n\x06poison\x18\x05 \x03(\x0b\x32\x10.fleet.v1.Poison\x12\x18\n\x10\x66orgotten_poison\x18\x06 \x03(\t\"E\n\x06Poison\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12+\n\x07\x65xpires\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"z\n\x0c\x41ttachNotice\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.fleet.v1.AttachNoticeKind\x12\x13\n\x0b\x64\x65vice_name\x18\x02 \x01(\t\x12\x15\n\rother_address\x18\x03 \x01(\t\x12\x14\n\x0cother_key_id\x18\x04 \x01(\t\"e\n\x05\x46\x65nce\x12\x13\n\x0b\x64\x65vice_name\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05nonce\x18\x03 \x01(\t\x12\x17\n\x0flive_lease_name\x18\x04 \x01(\t\x12\x10\n\x08is_reset\x18\x05 \x01(\x08*Z\n\x10\x41ttachNoticeKind\x12\"\n\x1e\x41TTACH_NOTICE_KIND_UNSPECIFIED\x10\x00\x12\"\n\x1e\x41TTACH_NOTICE_KIND_NAME_WANTED\x10\x01\x32O\n\x0c\x41gentService\x12?\n\x06\x41ttach\x12\x17.fleet.v1.AttachRequest\x1a\x18.fleet.v1.AttachResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66leet/v1/agent_service.proto\x12\x08\x66leet.v1\x1a\x15\x66leet/v1/device.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x01\n\rAttachRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x14.fleet.v1.AgentHello\x12\'\n\x07reports\x18\x02 \x03(\x0b\x32\x16.fleet.v1.DeviceReport\x12+\n\x0c\x66ound_poison\x18\x03 \x03(\x0b\x32\x15.fleet.v1.FoundPoison\"2\n\x0b\x46oundPoison\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x02 \x01(\t\"\x8e\x01\n\nAgentHello\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12!\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x10.fleet.v1.Device\x12\x0f\n\x07version\x18\x04 \x01(\t\x12\x15\n\rrelay_address\x18\x05 \x01(\t\x12\x12\n\nterm_proof\x18\x06 \x01(\x0c\"\xb6\x01\n\x0c\x44\x65viceReport\x12\x13\n\x0b\x64\x65vice_name\x18\x01 \x01(\t\x12&\n\ttelemetry\x18\x02 \x01(\x0b\x32\x13.fleet.v1.Telemetry\x12\x12\n\nis_healthy\x18\x03 \x01(\x08\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x18\n\x10\x62itstream_digest\x18\x05 \x01(\t\x12\x15\n\rhighest_epoch\x18\x06 \x01(\x04\x12\x14\n\x0c\x66\x65nced_epoch\x18\x07 \x01(\x04\"\x87\x02\n\x0e\x41ttachResponse\x12\x30\n\x0ctracker_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\npublic_key\x18\x02 \x01(\x0c\x12\x1f\n\x06\x66\x65nces\x18\x03 \x03(\x0b\x32\x0f.fleet.v1.Fence\x12\'\n\x07notices\x18\x04 \x03(\x0b\x32\x16.fleet.v1.AttachNotice\x12 \n\x06poison\x18\x05 \x03(\x0b\x32\x10.fleet.v1.Poison\x12\x18\n\x10\x66orgotten_poison\x18\x06 \x03(\t\x12\x12\n\nterm_proof\x18\x07 \x01(\x0c\x12\x15\n\rother_tracker\x18\x08 \x01(\t\"E\n\x06Poison\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12+\n\x07\x65xpires\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"z\n\x0c\x41ttachNotice\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.fleet.v1.AttachNoticeKind\x12\x13\n\x0b\x64\x65vice_name\x18\x02 \x01(\t\x12\x15\n\rother_address\x18\x03 \x01(\t\x12\x14\n\x0cother_key_id\x18\x04 \x01(\t\"e\n\x05\x46\x65nce\x12\x13\n\x0b\x64\x65vice_name\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05nonce\x18\x03 \x01(\t\x12\x17\n\x0flive_lease_name\x18\x04 \x01(\t\x12\x10\n\x08is_reset\x18\x05 \x01(\x08*Z\n\x10\x41ttachNoticeKind\x12\"\n\x1e\x41TTACH_NOTICE_KIND_UNSPECIFIED\x10\x00\x12\"\n\x1e\x41TTACH_NOTICE_KIND_NAME_WANTED\x10\x01\x32O\n\x0c\x41gentService\x12?\n\x06\x41ttach\x12\x17.fleet.v1.AttachRequest\x1a\x18.fleet.v1.AttachResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.v1.agent_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ATTACHNOTICEKIND']._serialized_start=1121
-  _globals['_ATTACHNOTICEKIND']._serialized_end=1211
+  _globals['_ATTACHNOTICEKIND']._serialized_start=1185
+  _globals['_ATTACHNOTICEKIND']._serialized_end=1275
   _globals['_ATTACHREQUEST']._serialized_start=99
   _globals['_ATTACHREQUEST']._serialized_end=237
   _globals['_FOUNDPOISON']._serialized_start=239
   _globals['_FOUNDPOISON']._serialized_end=289
-  _globals['_AGENTHELLO']._serialized_start=291
-  _globals['_AGENTHELLO']._serialized_end=413
-  _globals['_DEVICEREPORT']._serialized_start=416
-  _globals['_DEVICEREPORT']._serialized_end=598
-  _globals['_ATTACHRESPONSE']._serialized_start=601
-  _globals['_ATTACHRESPONSE']._serialized_end=821
-  _globals['_POISON']._serialized_start=823
-  _globals['_POISON']._serialized_end=892
-  _globals['_ATTACHNOTICE']._serialized_start=894
-  _globals['_ATTACHNOTICE']._serialized_end=1016
-  _globals['_FENCE']._serialized_start=1018
-  _globals['_FENCE']._serialized_end=1119
-  _globals['_AGENTSERVICE']._serialized_start=1213
-  _globals['_AGENTSERVICE']._serialized_end=1292
+  _globals['_AGENTHELLO']._serialized_start=292
+  _globals['_AGENTHELLO']._serialized_end=434
+  _globals['_DEVICEREPORT']._serialized_start=437
+  _globals['_DEVICEREPORT']._serialized_end=619
+  _globals['_ATTACHRESPONSE']._serialized_start=622
+  _globals['_ATTACHRESPONSE']._serialized_end=885
+  _globals['_POISON']._serialized_start=887
+  _globals['_POISON']._serialized_end=956
+  _globals['_ATTACHNOTICE']._serialized_start=958
+  _globals['_ATTACHNOTICE']._serialized_end=1080
+  _globals['_FENCE']._serialized_start=1082
+  _globals['_FENCE']._serialized_end=1183
+  _globals['_AGENTSERVICE']._serialized_start=1277
+  _globals['_AGENTSERVICE']._serialized_end=1356
 # @@protoc_insertion_point(module_scope)

@@ -37,18 +37,20 @@ class FoundPoison(_message.Message):
     def __init__(self, digest: _Optional[str] = ..., device_name: _Optional[str] = ...) -> None: ...
 
 class AgentHello(_message.Message):
-    __slots__ = ("agent_id", "address", "devices", "version", "relay_address")
+    __slots__ = ("agent_id", "address", "devices", "version", "relay_address", "term_proof")
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RELAY_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    TERM_PROOF_FIELD_NUMBER: _ClassVar[int]
     agent_id: str
     address: str
     devices: _containers.RepeatedCompositeFieldContainer[_device_pb2.Device]
     version: str
     relay_address: str
-    def __init__(self, agent_id: _Optional[str] = ..., address: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_device_pb2.Device, _Mapping]]] = ..., version: _Optional[str] = ..., relay_address: _Optional[str] = ...) -> None: ...
+    term_proof: bytes
+    def __init__(self, agent_id: _Optional[str] = ..., address: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_device_pb2.Device, _Mapping]]] = ..., version: _Optional[str] = ..., relay_address: _Optional[str] = ..., term_proof: _Optional[bytes] = ...) -> None: ...
 
 class DeviceReport(_message.Message):
     __slots__ = ("device_name", "telemetry", "is_healthy", "reason", "bitstream_digest", "highest_epoch", "fenced_epoch")
@@ -69,20 +71,24 @@ class DeviceReport(_message.Message):
     def __init__(self, device_name: _Optional[str] = ..., telemetry: _Optional[_Union[_device_pb2.Telemetry, _Mapping]] = ..., is_healthy: _Optional[bool] = ..., reason: _Optional[str] = ..., bitstream_digest: _Optional[str] = ..., highest_epoch: _Optional[int] = ..., fenced_epoch: _Optional[int] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
-    __slots__ = ("tracker_time", "public_key", "fences", "notices", "poison", "forgotten_poison")
+    __slots__ = ("tracker_time", "public_key", "fences", "notices", "poison", "forgotten_poison", "term_proof", "other_tracker")
     TRACKER_TIME_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
     FENCES_FIELD_NUMBER: _ClassVar[int]
     NOTICES_FIELD_NUMBER: _ClassVar[int]
     POISON_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_POISON_FIELD_NUMBER: _ClassVar[int]
+    TERM_PROOF_FIELD_NUMBER: _ClassVar[int]
+    OTHER_TRACKER_FIELD_NUMBER: _ClassVar[int]
     tracker_time: _timestamp_pb2.Timestamp
     public_key: bytes
     fences: _containers.RepeatedCompositeFieldContainer[Fence]
     notices: _containers.RepeatedCompositeFieldContainer[AttachNotice]
     poison: _containers.RepeatedCompositeFieldContainer[Poison]
     forgotten_poison: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, tracker_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., public_key: _Optional[bytes] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ..., notices: _Optional[_Iterable[_Union[AttachNotice, _Mapping]]] = ..., poison: _Optional[_Iterable[_Union[Poison, _Mapping]]] = ..., forgotten_poison: _Optional[_Iterable[str]] = ...) -> None: ...
+    term_proof: bytes
+    other_tracker: str
+    def __init__(self, tracker_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., public_key: _Optional[bytes] = ..., fences: _Optional[_Iterable[_Union[Fence, _Mapping]]] = ..., notices: _Optional[_Iterable[_Union[AttachNotice, _Mapping]]] = ..., poison: _Optional[_Iterable[_Union[Poison, _Mapping]]] = ..., forgotten_poison: _Optional[_Iterable[str]] = ..., term_proof: _Optional[bytes] = ..., other_tracker: _Optional[str] = ...) -> None: ...
 
 class Poison(_message.Message):
     __slots__ = ("digest", "expires")

@@ -91,7 +91,7 @@ class OpenLeasesResponse(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[TrackerEvent, _Mapping]]] = ...) -> None: ...
 
 class TrackerEvent(_message.Message):
-    __slots__ = ("welcome", "queued", "granted", "refused", "renewed", "lease_ended", "yield_wanted", "booking_changed", "outbid")
+    __slots__ = ("welcome", "queued", "granted", "refused", "renewed", "lease_ended", "yield_wanted", "booking_changed", "outbid", "other_tracker")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class TrackerEvent(_message.Message):
     YIELD_WANTED_FIELD_NUMBER: _ClassVar[int]
     BOOKING_CHANGED_FIELD_NUMBER: _ClassVar[int]
     OUTBID_FIELD_NUMBER: _ClassVar[int]
+    OTHER_TRACKER_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     queued: _lease_pb2.PendingRequest
     granted: _lease_pb2.Granted
@@ -110,7 +111,14 @@ class TrackerEvent(_message.Message):
     yield_wanted: YieldWanted
     booking_changed: BookingChanged
     outbid: Outbid
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., queued: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., granted: _Optional[_Union[_lease_pb2.Granted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., yield_wanted: _Optional[_Union[YieldWanted, _Mapping]] = ..., booking_changed: _Optional[_Union[BookingChanged, _Mapping]] = ..., outbid: _Optional[_Union[Outbid, _Mapping]] = ...) -> None: ...
+    other_tracker: OtherTracker
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., queued: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., granted: _Optional[_Union[_lease_pb2.Granted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., yield_wanted: _Optional[_Union[YieldWanted, _Mapping]] = ..., booking_changed: _Optional[_Union[BookingChanged, _Mapping]] = ..., outbid: _Optional[_Union[Outbid, _Mapping]] = ..., other_tracker: _Optional[_Union[OtherTracker, _Mapping]] = ...) -> None: ...
+
+class OtherTracker(_message.Message):
+    __slots__ = ("address",)
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    def __init__(self, address: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("tracker_id", "leases", "fleet_id", "account", "may_ask_for_others", "most_set_devices")

@@ -22,6 +22,7 @@ from fleet.v1 import (
     measurement_pb2,
     poison_service_pb2,
     relay_service_pb2,
+    replica_service_pb2,
     session_service_pb2,
 )
 from fleet.wire import rpc
@@ -484,6 +485,46 @@ def add_relay_service(
 ) -> None:
     """Have a server answer the calls of fleet.v1.RelayService."""
     rpc.add_service(server, relay_service_pb2.DESCRIPTOR.services_by_name["RelayService"], servicer, guard)
+
+
+class ReplicaServiceStub(Protocol):
+    """Client side of fleet.v1.ReplicaService."""
+
+    get_tracker: grpc.aio.UnaryUnaryMultiCallable[
+        replica_service_pb2.GetTrackerRequest, replica_service_pb2.GetTrackerResponse
+    ]
+    follow: grpc.aio.StreamStreamMultiCallable[
+        replica_service_pb2.FollowRequest, replica_service_pb2.FollowResponse
+    ]
+    promote: grpc.aio.UnaryUnaryMultiCallable[
+        replica_service_pb2.PromoteRequest, replica_service_pb2.PromoteResponse
+    ]
+
+
+class ReplicaServiceServicer(Protocol):
+    """Server side of fleet.v1.ReplicaService."""
+
+    async def get_tracker(
+        self, request: replica_service_pb2.GetTrackerRequest, context: rpc.CallContext, /
+    ) -> replica_service_pb2.GetTrackerResponse: ...
+    def follow(
+        self, request: AsyncIterator[replica_service_pb2.FollowRequest], context: rpc.CallContext, /
+    ) -> AsyncIterator[replica_service_pb2.FollowResponse]: ...
+    async def promote(
+        self, request: replica_service_pb2.PromoteRequest, context: rpc.CallContext, /
+    ) -> replica_service_pb2.PromoteResponse: ...
+
+
+def replica_service_stub(channel: rpc.Channel) -> ReplicaServiceStub:
+    """Return a client stub of fleet.v1.ReplicaService on a channel."""
+    return cast(ReplicaServiceStub, rpc.Stub(channel, replica_service_pb2.DESCRIPTOR.services_by_name["ReplicaService"]))
+
+
+def add_replica_service(
+    server: grpc.aio.Server, servicer: ReplicaServiceServicer, guard: Guard | None = None
+) -> None:
+    """Have a server answer the calls of fleet.v1.ReplicaService."""
+    rpc.add_service(server, replica_service_pb2.DESCRIPTOR.services_by_name["ReplicaService"], servicer, guard)
 
 
 class SessionServiceStub(Protocol):

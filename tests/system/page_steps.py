@@ -60,6 +60,10 @@ NOT_RUN = {
         "fleet web --allow-network --url https://fleet.example.org:8080 --certificate cert.pem --key key.pem",
         "fleet web --behind-proxy --url https://fleet.example.org",
     ],
+    "needs a second machine: tests/system/test_standby.py": [
+        "fleet tracker serve --standby-of 10.0.0.5:9290 --allow-network",
+        "fleet tracker promote --tracker 10.0.0.6:9290",
+    ],
     "takes minutes; .ci/run has it as its last line": ["make demo"],
     "needs a board of another account, or multicast: tests/system/test_approval.py": [
         "fleet discover",

@@ -80,9 +80,13 @@ def _belong_to(tables: Tables, client: ClientEntry, account: str) -> None:
     tables.count_parked(client.parked.values(), 1)
 
 
-def start_grace(tables: Tables, client: ClientEntry) -> None:
-    """Start the grace period in which a client may return or repeat its requests."""
-    client.lost_until_sec = tables.now_sec + tables.limits.grace_sec
+def start_grace(tables: Tables, client: ClientEntry, grace_sec: float | None = None) -> None:
+    """Start the grace period in which a client may return or repeat its requests.
+
+    Args:
+        grace_sec: its length; the usual one if None.
+    """
+    client.lost_until_sec = tables.now_sec + (tables.limits.grace_sec if grace_sec is None else grace_sec)
     tables.timers.set(("grace", client.client_id), client.lost_until_sec, partial(_end_grace, tables, client.client_id))
 
 

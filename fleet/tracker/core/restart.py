@@ -12,10 +12,14 @@ from fleet.tracker.core.records import ClientEntry, DeviceEntry, Durable, Reques
 from fleet.tracker.core.tables import Tables
 
 
-def restore(tables: Tables, durable: Durable) -> None:
-    """Fill empty tables from the journal."""
+def restore(tables: Tables, durable: Durable, grace_sec: float | None = None) -> None:
+    """Fill empty tables from the journal.
+
+    Args:
+        grace_sec: time that clients have to come back; the usual one if None.
+    """
     for device in durable.devices:
-        _restore_device(tables, device)
+        _restore_device(tables, device, grace_sec)
     marking.restore(tables, durable.health)
     poisons.restore(tables, durable.poison)
     bookings.restore(tables, durable.bookings)
@@ -25,7 +29,7 @@ def restore(tables: Tables, durable: Durable) -> None:
             tables.accounts.forget(account)
             tables.changes.uses[account.name] = None
     for request in sorted(_asked_by(tables.now_sec, durable.requests), key=lambda request: request.arrival):
-        _restore_request(tables, request)
+        _restore_request(tables, request, grace_sec)
 
 
 def _asked_by(now_sec: float, requests: Sequence[RequestEntry]) -> Sequence[RequestEntry]:
@@ -47,7 +51,7 @@ def _asked_by(now_sec: float, requests: Sequence[RequestEntry]) -> Sequence[Requ
     ]
 
 
-def _restore_device(tables: Tables, device: DeviceEntry) -> None:
+def _restore_device(tables: Tables, device: DeviceEntry, grace_sec: float | None) -> None:
     tables.devices[device.name] = device
     tables.inventory_bytes += len(device.description)
     device.is_attached = False
@@ -68,19 +72,19 @@ def _restore_device(tables: Tables, device: DeviceEntry) -> None:
     lease.granted_at_sec = min(lease.granted_at_sec, tables.now_sec)  # the clock may have been set back
     lease.charged_at_sec = min(lease.charged_at_sec, tables.now_sec)
     tables.accounts.account(lease.account).leases[lease.terms.lease_class] += 1
-    _client(tables, lease.client_id, lease.holder).leases[lease.request_id] = lease
+    _client(tables, lease.client_id, lease.holder, grace_sec).leases[lease.request_id] = lease
     tables.timers.set(("lease", lease.name), lease.expires_at_sec, partial(leases.expire, tables, lease.name))
 
 
-def _restore_request(tables: Tables, request: RequestEntry) -> None:
+def _restore_request(tables: Tables, request: RequestEntry, grace_sec: float | None) -> None:
     request.account = request.terms.account
-    tables.park(_client(tables, request.client_id, request.holder), {request.request_id: request})
+    tables.park(_client(tables, request.client_id, request.holder, grace_sec), {request.request_id: request})
     tables.arrivals = max(tables.arrivals, request.arrival)
 
 
-def _client(tables: Tables, client_id: str, holder: str) -> ClientEntry:
+def _client(tables: Tables, client_id: str, holder: str, grace_sec: float | None) -> ClientEntry:
     client = tables.clients.get(client_id)
     if client is None:
         client = tables.clients[client_id] = ClientEntry(client_id=client_id, holder=holder)
-        clients.start_grace(tables, client)
+        clients.start_grace(tables, client, grace_sec)
     return client

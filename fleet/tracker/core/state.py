@@ -47,12 +47,17 @@ class TrackerState(Tables):
         *,
         nonce: str = "",
         policy: SharePolicy | None = None,
+        grace_sec: float | None = None,
     ) -> TrackerState:
-        """Restore the state for a start on this journal: no agent or client is connected yet."""
+        """Restore the state for a start on this journal: no agent or client is connected yet.
+
+        Args:
+            grace_sec: time that clients have to come back; the usual one if None.
+        """
         state = cls(boot=durable.boot, nonce=nonce, limits=limits, policy=policy)
         state.now_sec = now
         _follow_days(state)
-        restore(state, durable)
+        restore(state, durable, grace_sec)
         return state
 
     def apply(self, event: ev.Event, now: float, *, ends_what_is_due: bool = True) -> list[ev.Effect]:

@@ -28,6 +28,7 @@ from fleet.errors import ConfigError, DiskFull
 from fleet.tracker.core.records import Changes, Durable
 from fleet.tracker.journal.checking import APPLICATION_ID, Chain, is_read_only, not_writable, read_journal
 from fleet.tracker.journal.codec import Row, changed_rows, sum_of
+from fleet.tracker.journal.commits import Commit
 from fleet.tracker.journal.copy import keep_copy
 from fleet.tracker.journal.mark import MarkWriter, read_mark
 from fleet.tracker.journal.migrations import SCHEMA_VERSION
@@ -43,9 +44,9 @@ _SCHEMA = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
-_WRITE_CHAIN = "UPDATE chain SET boot = ?, commits = ?, sum = ?"
-_WRITE = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)"
-_DELETE = "DELETE FROM entries WHERE key = ?"
+WRITE_CHAIN = "UPDATE chain SET boot = ?, commits = ?, sum = ?"
+WRITE_ENTRY = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)"
+DELETE_ENTRY = "DELETE FROM entries WHERE key = ?"
 
 _LAST_CLOCK_MS = int(4e12)
 """The year 2096. A clock that says more is wrong, and must not use the numbers up."""
@@ -77,6 +78,8 @@ class Journal:
         self._pages_unfolded = 0
         self._log_pages = 0
         """Length of the log when it was folded last."""
+        self.on_commit: Callable[[Commit], None] | None = None
+        """Called after each commit: a standby follows."""
         self.is_busy = False
         """True if nothing may be written now. It is set by `write`, and over after some milliseconds."""
 
@@ -112,6 +115,11 @@ class Journal:
         durable = contents.durable if contents else Durable(boot=0, devices=[], requests=[])
         return replace(durable, boot=self._chain.boot)
 
+    @property
+    def commits(self) -> int:
+        """Number of commits."""
+        return self._chain.commits
+
     def write(self, changes: Changes) -> None:
         """Write these changes in one transaction.
 
@@ -130,8 +138,8 @@ class Journal:
         chain = Chain(boot=self._chain.boot, commits=self._chain.commits + 1)
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.executemany(_WRITE, present)
-            self._connection.executemany(_DELETE, gone)
+            self._connection.executemany(WRITE_ENTRY, present)
+            self._connection.executemany(DELETE_ENTRY, gone)
             self._write_chain(self._connection, chain)
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -141,6 +149,8 @@ class Journal:
             raise DiskFull(f"the tracker cannot write {self.path}: {error}; free some space there") from error
         self._chain = chain
         self._mark.write(chain.commits, chain.boot)
+        if self.on_commit is not None:
+            self.on_commit(Commit(chain=chain, rows=tuple(present), removed=tuple(key for (key,) in gone)))
         self._fold_log(len(present) + len(gone))
 
     def keep_copy(self) -> None:
@@ -185,7 +195,7 @@ class Journal:
         connection.execute("DROP TABLE IF EXISTS entries")
         for statement in _SCHEMA:
             connection.execute(statement)
-        connection.executemany(_WRITE, rows)
+        connection.executemany(WRITE_ENTRY, rows)
         self._write_chain(connection, self._chain)
         connection.execute("COMMIT")
         self._pages_unfolded = len(rows)
@@ -204,7 +214,7 @@ class Journal:
         self._mark.write(chain.commits, chain.boot)
 
     def _write_chain(self, connection: sqlite3.Connection, chain: Chain) -> None:
-        connection.execute(_WRITE_CHAIN, (chain.boot, chain.commits, chain.sum))
+        connection.execute(WRITE_CHAIN, (chain.boot, chain.commits, chain.sum))
 
     def _fold_log(self, pages: int) -> None:
         self._pages_unfolded += pages

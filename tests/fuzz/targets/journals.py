@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 
+from google.protobuf.message import DecodeError
+
 from device_agents.serving import run_notes
 from device_agents.serving.doubts import Doubts
 from device_agents.serving.epochs import EpochLedger
@@ -15,7 +17,7 @@ from fleet.domain.health import HealthMark, HealthState
 from fleet.domain.leases import LeaseClass, LeaseTerms
 from fleet.domain.poison import DIGEST, Poison
 from fleet.domain.usage import Usage, UsageKey
-from fleet.errors import ConfigError, FleetError
+from fleet.errors import ConfigError, FleetError, JournalDamaged
 from fleet.tracker.core.records import (
     BookingEntry,
     Changes,
@@ -26,16 +28,21 @@ from fleet.tracker.core.records import (
     UseEntry,
 )
 from fleet.tracker.history_file import HistoryFile, LeaseRow, read_latest, read_usage
-from fleet.tracker.journal.checking import read_journal
-from fleet.tracker.journal.codec import UNREADABLE, changed_rows, entries_of
-from fleet.tracker.journal.file import Journal
+from fleet.tracker.journal.checking import Chain, read_journal
+from fleet.tracker.journal.codec import UNREADABLE, changed_rows, entries_of, sum_of
+from fleet.tracker.journal.commits import Commit
+from fleet.tracker.journal.file import Journal, checkpoint
 from fleet.tracker.journal.mark import mark_path
+from fleet.tracker.journal.replica import ReplicaJournal
 from fleet.tracker.lengths import Lengths
+from fleet.tracker.replica.messages import commit_from_proto, commit_to_proto
+from fleet.v1 import replica_service_pb2
 from fleet.wire.usage import usage_to_proto
 from tests.fuzz.target import Target, no_loop
 from tests.fuzz.targets.places import scratch, written
 
 _BETWEEN = b"|||"
+_NOW_SEC = 1_800_000_000.0
 _DIGEST = f"sha256:{64 * '0'}"
 
 
@@ -49,6 +56,38 @@ def _entries(content: bytes) -> None:
     lines = content.decode(errors="replace").split(_BETWEEN.decode())
     with contextlib.suppress(*UNREADABLE):
         entries_of(zip(lines[::2], lines[1::2], strict=False), boot=1)
+
+
+def _replica(content: bytes) -> None:
+    """Have a standby take a message of its tracker, then take over with what it has."""
+    path = written("replica.sqlite", _empty_journal())
+    for left in scratch().glob("replica.sqlite-*"):
+        left.unlink()
+    replica = ReplicaJournal(path)
+    with contextlib.suppress(DecodeError, JournalDamaged):
+        commits = map(commit_from_proto, replica_service_pb2.FollowResponse.FromString(content).commits)
+        replica.write([commit for commit in commits if commit is not None])
+    replica.close()
+    with contextlib.suppress(ConfigError):
+        read_journal(path)
+
+
+@functools.cache
+def _empty_journal() -> bytes:
+    path = scratch() / "empty.sqlite"
+    journal = Journal(path)
+    journal.open(_NOW_SEC)
+    journal.close()
+    checkpoint(path, "TRUNCATE")
+    return path.read_bytes()
+
+
+def _replica_messages() -> list[bytes]:
+    rows = [(key, text) for key, text in changed_rows(_changes()) if text is not None]
+    chain = Chain(boot=int(_NOW_SEC * 1e3), commits=2)
+    commit = Commit(chain=chain, rows=tuple((key, text, sum_of(key, text)) for key, text in rows), removed=("use eve",))
+    again = replica_service_pb2.FollowResponse(commits=[commit_to_proto(commit)])
+    return [again.SerializeToString()]
 
 
 def _mark(content: bytes) -> None:
@@ -198,6 +237,13 @@ def _histories() -> list[bytes]:
 
 
 JOURNALS = [
+    Target(
+        name="replica_rows",
+        run=no_loop(_replica),
+        seeds=_replica_messages,
+        words=(b"use ann", b"lease "),
+        quick_inputs=100,
+    ),
     Target(name="history_file", run=no_loop(_history), seeds=_histories, most_bytes=16_384, quick_inputs=60),
     Target(name="journal", run=no_loop(_journal), seeds=_files, most_bytes=32768, quick_inputs=40),
     Target(

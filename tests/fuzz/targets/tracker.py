@@ -24,6 +24,7 @@ from fleet.v1 import (
     lease_pb2,
     lease_service_pb2,
     poison_service_pb2,
+    replica_service_pb2,
 )
 from fleet.wire import stubs
 from fleet.wire.peers import Guard
@@ -49,9 +50,10 @@ TRACKER_RPCS = (
     *("PoisonService/ListPoison", "PoisonService/ForgetPoison"),
     *("ApprovalService/AskToJoin", "ApprovalService/ListPendingAgents"),
     *("ApprovalService/ApproveAgent", "ApprovalService/RefuseAgent"),
+    *("ReplicaService/GetTracker", "ReplicaService/Follow", "ReplicaService/Promote"),
 )
 """Rpcs by the first byte of an input: new ones come last, or the corpus changes its meaning."""
-_ENDLESS = ("FleetService/WatchFleet", "ApprovalService/AskToJoin")
+_ENDLESS = ("FleetService/WatchFleet", "ApprovalService/AskToJoin", "ReplicaService/Follow")
 """Streams that wait for others, of which only the first answer is awaited."""
 
 
@@ -66,6 +68,7 @@ async def open_tracker(stack: AsyncExitStack, server: grpc.aio.Server, guard: Gu
     stubs.add_poison_service(server, tracker.poison_servicer, guard)
     stubs.add_identity_service(server, tracker.identity_servicer, guard)
     stubs.add_approval_service(server, tracker.approval_servicer, guard)
+    stubs.add_replica_service(server, tracker.replica_servicer, guard)
 
 
 class _Tracker:
@@ -185,6 +188,9 @@ def _calls() -> list[bytes]:
         _of("ApprovalService/ListPendingAgents", b""),
         _of("ApprovalService/ApproveAgent", approve.SerializeToString()),
         _of("ApprovalService/RefuseAgent", refuse.SerializeToString()),
+        _of("ReplicaService/GetTracker", replica_service_pb2.GetTrackerRequest(proof=bytes(72)).SerializeToString()),
+        _of("ReplicaService/Follow", b"", replica_service_pb2.FollowRequest(address=":1").SerializeToString()),
+        _of("ReplicaService/Promote", b""),
     ]
 
 

@@ -1,0 +1,158 @@
+"""A standby tracker as a process: it follows, is promoted, and the former tracker follows it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+import fleet.aio
+from fleet.client.aio import Fleet
+from fleet.testing import eventually
+from fleet.tracker.journal.copy import reader
+from tests.system.fleet_processes import Server, run_fleet
+
+pytestmark = pytest.mark.slow
+
+AGENT = """
+jail: none
+devices:
+  - driver: simulated
+    name: sim
+    count: 2
+"""
+
+
+class Pair:
+    """A tracker, its standby, and an agent that knows only the tracker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.first = self._tracker("first")
+        self.second: Server
+        self.agent: Server
+
+    def start(self) -> None:
+        self.first.start()
+        self.second = self._tracker("second", "--standby-of", self.first.address)
+        self.second.ready = "standby"
+        self.second.start()
+        (self.folder / "agent.yaml").write_text(AGENT)
+        words = ["-m", "device_agents", "--tracker", self.first.address, "--config", str(self.folder / "agent.yaml")]
+        words += ["--state-dir", str(self.folder / "agent")]
+        self.agent = Server(words, "agent", self.folder / "agent.log").start()
+
+    def stop(self) -> None:
+        for name in ("agent", "second", "first"):
+            server = getattr(self, name, None)
+            if server is not None and hasattr(server, "process"):
+                server.stop()
+
+    def standing(self, name: str) -> dict[str, object]:
+        found: dict[str, object] = json.loads((self.folder / name / "standing.json").read_text())
+        return found
+
+    def are_equal(self) -> bool:
+        """Tell whether the standby has every row; not while it replaces its journal."""
+        try:
+            return self._rows("first") == self._rows("second")
+        except sqlite3.Error:
+            return False
+
+    def _rows(self, name: str) -> list[tuple[object, ...]]:
+        with closing(reader(self.folder / name / "journal.sqlite")) as connection:
+            chain = connection.execute("SELECT * FROM chain").fetchall()
+            return chain + connection.execute("SELECT * FROM entries ORDER BY key").fetchall()
+
+    def promote(self) -> None:
+        done = run_fleet("tracker", "promote", "--tracker", self.second.address)
+        assert done.returncode == 0, done.stderr
+
+    def _tracker(self, name: str, *words: str) -> Server:
+        command = ["-m", "fleet.tracker", "--no-discovery", "--state-dir", str(self.folder / name), *words]
+        return Server(command, "tracker", self.folder / f"{name}.log")
+
+
+@asynccontextmanager
+async def pair(folder: Path) -> AsyncIterator[Pair]:
+    found = Pair(folder)
+    try:
+        await asyncio.to_thread(found.start)
+        yield found
+    finally:
+        await asyncio.to_thread(found.stop)
+
+
+async def connected(address: str) -> Fleet:
+    return await fleet.aio.connect(address, connect_timeout_sec=60)
+
+
+async def free_devices(client: Fleet) -> int:
+    return sum(1 for device in (await client.snapshot()).devices if device.state == "available")
+
+
+async def test_a_lease_survives_its_trackers_death(tmp_path: Path) -> None:
+    """After kill -9 and a promotion the lease goes on, others are granted, and the former tracker follows."""
+    async with pair(tmp_path) as trackers, await connected(trackers.first.address) as client:
+        held = await client.acquire_device("name=sim-0")
+        await eventually(trackers.are_equal)
+
+        trackers.first.kill()
+        await asyncio.to_thread(trackers.promote)
+
+        await eventually(lambda: client.is_connected, 60.0)
+        snapshot = await client.snapshot()
+        assert {device.name: device.lease_name for device in snapshot.devices}["devices/sim-0"] == held.lease.name
+        other = await client.acquire_device("name=sim-1", wait_timeout_sec=60.0)
+        assert other.lease.epoch > held.lease.epoch
+        assert held.ended is None
+
+        trackers.first.ready = "standby"
+        await asyncio.to_thread(trackers.first.start)
+        assert trackers.standing("first")["duty"] == "follows"
+
+
+async def test_two_trackers_grant_no_device_twice(tmp_path: Path) -> None:
+    """A frozen tracker that wakes up after the takeover finds no agent that obeys it, and follows."""
+    async with pair(tmp_path) as trackers, await connected(trackers.first.address) as client:
+        held = await client.acquire_device("name=sim-0")
+        await eventually(trackers.are_equal)
+        trackers.first.process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.to_thread(trackers.promote)
+            async with await connected(trackers.second.address) as other:
+                await eventually(lambda: other.is_connected, 60.0)
+                taken = await other.acquire_device("name=sim-1", wait_timeout_sec=60.0)
+                trackers.first.process.send_signal(signal.SIGCONT)
+                await eventually(lambda: trackers.standing("first").get("duty") == "follows", 60.0)
+                await eventually(trackers.are_equal, 60.0)
+                leases = {device.name: device.lease_name for device in (await other.snapshot()).devices}
+                assert leases == {"devices/sim-0": held.lease.name, "devices/sim-1": taken.lease.name}
+                await eventually(lambda: client.is_connected, 60.0)
+                assert held.ended is None
+                assert taken.ended is None
+        finally:
+            trackers.first.process.send_signal(signal.SIGCONT)
+
+
+async def test_a_takeover_while_both_run_and_back(tmp_path: Path) -> None:
+    """The former tracker follows at once; it takes over in its turn, as for two upgrades one after the other."""
+    async with pair(tmp_path) as trackers, await connected(trackers.first.address) as client:
+        held = await client.acquire_device("name=sim-0")
+        await eventually(trackers.are_equal)
+        await asyncio.to_thread(trackers.promote)
+        await eventually(lambda: trackers.standing("first").get("duty") == "follows", 60.0)
+        await eventually(trackers.are_equal, 60.0)
+
+        back = await asyncio.to_thread(run_fleet, "tracker", "promote", "--tracker", trackers.first.address)
+        assert back.returncode == 0, back.stderr
+        await eventually(lambda: trackers.standing("second").get("duty") == "follows", 60.0)
+        other = await client.acquire_device("name=sim-1", wait_timeout_sec=60.0)
+        assert other.lease.epoch > held.lease.epoch
+        assert held.ended is None
