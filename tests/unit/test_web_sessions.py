@@ -36,6 +36,7 @@ def test_a_link_signs_one_browser_in() -> None:
         "ä" * 300,
         make_token("secret", Right.ACT, NOW - LINK_SEC - 1),
     ],
+    ids=["empty", "right", "dots", "bad", "another secret", "another right", "longer", "no ASCII", "late"],
 )
 def test_forged_changed_and_old_links_are_refused(token: str) -> None:
     """The signature covers right and expiry."""
