@@ -32,6 +32,7 @@ LONG = (
     "gateway_overhead",
     "relay",
     "web_page",
+    "takeover",
 )
 """Run only when named: they take longer than all the others together."""
 

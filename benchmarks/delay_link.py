@@ -47,6 +47,11 @@ class End:
     namespace: str
     address: str
 
+    @property
+    def interface(self) -> str:
+        """Name of its device, at most 15 characters."""
+        return self.namespace.replace("fleet-", "fl-")[:15]
+
     def command(self, command: Sequence[str]) -> list[str]:
         """Return the command that runs `command` on this side."""
         return ["ip", "netns", "exec", self.namespace, *command]
@@ -95,7 +100,7 @@ class DelayLink:
         self._stack.callback(subprocess.run, ["ip", "netns", "del", end.namespace], check=False)
         tun = os.open(_TUN_DEVICE, os.O_RDWR | os.O_NONBLOCK)
         self._stack.callback(os.close, tun)
-        name = end.namespace.replace("fleet-", "fl-")[:15]  # the longest name that an interface may have
+        name = end.interface
         fcntl.ioctl(tun, _TUNSETIFF, struct.pack("16sH14x", name.encode(), _IFF_TUN_WITHOUT_HEADERS))
         _ip("link", "set", name, "netns", end.namespace)
         _ip("-n", end.namespace, "addr", "add", end.address, "peer", other.address, "dev", name)
