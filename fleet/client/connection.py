@@ -91,7 +91,7 @@ class TrackerConnection:
         return self._channels[-1]
 
     async def _choose(self) -> str:
-        """Return the first address whose tracker grants, the one in use first; the first of all if none does."""
+        """Return the first address with a tracker that grants, the one in use first; the first of all if none does."""
         addresses = self._addresses
         if len(addresses) == 1:
             return addresses[0]

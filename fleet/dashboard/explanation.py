@@ -61,7 +61,7 @@ def candidate_rows(found: Explanation) -> list[tuple[str, Text, str]]:
 
 
 def omission_lines(found: Explanation) -> list[str]:
-    """Return the gain from leaving out each clause; none for a booking, whose clauses are its own."""
+    """Return the gain from leaving out each clause; none for a booking, which has clauses of its own."""
     return [] if found.request.terms.booking else [_omission_line(found, each) for each in found.omissions]
 
 

@@ -66,7 +66,7 @@ PUBLISHED = {
 
 
 def test_fleet_discover_lists_services_of_avahi(networks: list[Network], tmp_path: Path) -> None:
-    """Long, odd and hostile facts are cut and sanitized. A service whose name would control a terminal is left out."""
+    """Long, odd and hostile facts are cut and sanitized. A service with control characters in its name is left out."""
     middle, outer = networks
     with ExitStack() as stack:
         avahi = stack.enter_context(running_avahi(middle, tmp_path / "avahi"))
@@ -90,7 +90,7 @@ def test_fleet_discover_lists_services_of_avahi(networks: list[Network], tmp_pat
 
 
 def discovered(network: Network) -> list[dict[str, object]] | None:
-    """Return what `fleet discover` lists, once it lists everything."""
+    """Return the rows of `fleet discover`, once it lists everything."""
     words = network.command(FLEET, "discover", "--json")
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     found = json.loads(done.stdout)["services"]

@@ -68,7 +68,7 @@ class Site:
     def ask(
         self, path: str, form: Mapping[str, str] | bytes | None = None, *, cookie: str = "", **headers: str
     ) -> Answer:
-        """Send a request as a program that is no browser."""
+        """Send a request as a program without a browser's headers."""
         sent = {"Cookie": cookie, **({"Content-Type": "application/x-www-form-urlencoded"} if form is not None else {})}
         body = urlencode(form).encode() if isinstance(form, Mapping) else form
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)

@@ -1,4 +1,4 @@
-"""The pure parts of a standby: what waits for it, which commits it takes, and which tracker agents obey."""
+"""The pure parts of a standby: grants that wait for it, its commits, and the tracker that agents obey."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_damaged_part_keeps_a_tracker_from_starting(tmp_path: Path, text: str)
 
 
 def test_the_other_trackers_address_is_kept(tmp_path: Path) -> None:
-    """Whatever else is in the file counts as nothing."""
+    """Everything else in the file counts as nothing."""
     path = tmp_path / "other"
     assert OtherTracker(path).addresses == ()
     OtherTracker(path).learn("b:9290")

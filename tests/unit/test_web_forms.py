@@ -34,7 +34,7 @@ async def test_a_form_is_read() -> None:
 
 
 async def test_an_endless_form_is_refused_early() -> None:
-    """After 16 KiB, whatever length was promised."""
+    """After 16 KiB, for any promised length."""
     with pytest.raises(InvalidRequest, match=str(MOST_BYTES)):
         await read_form(TYPE, _endless())
 

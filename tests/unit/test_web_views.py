@@ -141,7 +141,7 @@ def test_only_known_static_files_are_served(name: str) -> None:
 
 
 class _Client:
-    """A tracker whose snapshots are put into a queue."""
+    """A tracker with snapshots from a queue."""
 
     address = "127.0.0.1:9290"
 

@@ -52,7 +52,7 @@ class ReplicaState:
         return open_authority(self.directory)
 
     def install(self, snapshot: Path) -> Chain:
-        """Put a snapshot in place of what is there; return its chain.
+        """Replace the state by a snapshot; return its chain.
 
         Raises:
             ConfigError: the snapshot is damaged, or of another fleet.

@@ -59,7 +59,7 @@ def _entries(content: bytes) -> None:
 
 
 def _replica(content: bytes) -> None:
-    """Have a standby take a message of its tracker, then take over with what it has."""
+    """Have a standby take a message of its tracker, then take over."""
     path = written("replica.sqlite", _empty_journal())
     for left in scratch().glob("replica.sqlite-*"):
         left.unlink()
