@@ -68,7 +68,7 @@ def find_python(version: str) -> Path | None:
 
 def run_pythons() -> int:
     """Run the quick tests on each newer Python, each in its own environment."""
-    extras = "tune,tflite,compare,cross,cuda,cuda-build,postgres,dask,web,dev"
+    extras = "tune,tflite,compare,cross,cuda,cuda-build,postgres,dask,metrics,web,dev"
     failed = 0
     for version in PYTHONS:
         python = find_python(version)
