@@ -1,6 +1,6 @@
 """Seconds from the loss of the tracker's machine to the next grant by its standby; leases that this costs.
 
-The tracker runs in a network namespace of its own, whose link is cut: nothing answers any more, and nothing is refused.
+The tracker runs in a network namespace of its own. Its link is cut: nothing answers any more, and nothing is refused.
 A client holds leases and requests one device more. There is no peer: TVM's tracker has no standby.
 """
 

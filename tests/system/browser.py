@@ -119,5 +119,5 @@ def browsing(folder: Path) -> Iterator[Browser]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Return an environment whose home is the test's: Chromium writes there."""
+    """Return an environment with a home of the test's own: Chromium writes there."""
     return {**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
