@@ -258,7 +258,7 @@ class TrackerStandsBy(TrackerUnavailable):
 
 
 class TrackerSuperseded(TrackerUnavailable):
-    """Another tracker of the fleet has taken over from the one that answers."""
+    """The answering tracker was replaced by another one of its fleet."""
 
 
 class BuildersUnavailable(FleetError):

@@ -1,4 +1,4 @@
-"""The pages' routes: reading for signed-in browsers, and forms for those that may act."""
+"""Routes of the pages: reading for signed-in browsers, and forms for those with the right to act."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class View:
     is_turned: bool = False
 
     def choice(self) -> Choice:
-        """Return it for a pane.
+        """Return filter and order for a pane.
 
         Raises:
             InvalidRequest: the filter is no selector.

@@ -59,7 +59,7 @@ def queue_grid(snapshot: Snapshot, view: View, now_sec: float) -> Grid:
 
 
 def jobs_grid(snapshot: Snapshot, view: View, now_sec: float) -> Grid:
-    """Return the jobs that run, and those that have just ended."""
+    """Return running jobs, and newly ended ones."""
     return grid_of(JOBS, snapshot.jobs, view, now_sec, lambda job: job_href(job.name))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.testing import eventually_sync
+from tests.needs import is_promised
 from tests.system.networks import Network
 
 PROGRAMS = ("avahi-daemon", "avahi-browse", "avahi-publish", "dbus-daemon")
@@ -75,8 +76,8 @@ class Avahi:
 
 
 def is_installed() -> bool:
-    """Tell whether the packages are there."""
-    return all(map(shutil.which, PROGRAMS))
+    """Tell whether the packages are there, or this run promises them."""
+    return is_promised("avahi-daemon") or all(map(shutil.which, PROGRAMS))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ class Refusing:
         self._primary = primary
         self._on_caller = on_caller
 
-    def check_call(self, context: CallContext) -> None:
+    def check_call(self, context: CallContext) -> NoReturn:
         """Refuse a call before it is read.
 
         Raises:
@@ -34,4 +34,3 @@ class Refusing:
 
     async def _refuse(self, _: object, context: CallContext) -> NoReturn:
         self.check_call(context)
-        raise AssertionError
