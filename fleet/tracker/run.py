@@ -12,6 +12,7 @@ from dataclasses import replace
 from fleet.base import logs
 from fleet.base.clock import SystemClock
 from fleet.base.inspection import forbid_inspection
+from fleet.base.network import check_address
 from fleet.base.open_files import raise_file_limit
 from fleet.base.readiness import Ready, write_ready
 from fleet.base.signals import stop_on_signals
@@ -42,6 +43,8 @@ def run_tracker(options: TrackerOptions) -> int:
     Raises:
         FleetError: it cannot start.
     """
+    if options.standby_of:
+        check_address(options.standby_of, "--standby-of:")
     logs.setup(options.log_level)
     # Most garbage is young: young objects are few and collected often; all objects of a large fleet rarely.
     gc.set_threshold(700, 3, 20_000)

@@ -9,6 +9,7 @@ import pytest
 from fleet.base.command_line import parse, to_argv
 from fleet.errors import ConfigError
 from fleet.tracker.options import TrackerOptions
+from fleet.tracker.run import run_tracker
 
 
 def parse_options(*words: str) -> TrackerOptions:
@@ -69,3 +70,11 @@ def test_unknown_options_are_refused_in_the_words_of_the_command(
 
     assert str(caught.value) == complaint
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_standby_of_no_address_is_refused_before_it_starts(tmp_path: Path) -> None:
+    """It would dial for ever, or blame missing credentials."""
+    with pytest.raises(ConfigError, match=r"--standby-of: 'nonsense'; write it like 127\.0\.0\.1:9290"):
+        run_tracker(TrackerOptions(state_dir=tmp_path / "state", standby_of="nonsense"))
+
+    assert not (tmp_path / "state").exists()
