@@ -28,6 +28,7 @@ from device_agents.serving.tracker_clock import TrackerClock
 from fleet.base.text import sendable
 from fleet.domain.devices import Inventory
 from fleet.domain.poison import DIGEST
+from fleet.domain.terms import claimed_term
 from fleet.errors import FleetError, NotAllowed, TrackerUnavailable, Unauthenticated
 from fleet.v1 import agent_service_pb2 as pb
 from fleet.v1 import device_pb2
@@ -45,6 +46,9 @@ AttachCall: TypeAlias = "grpc.aio.StreamStreamCall[pb.AttachRequest, pb.AttachRe
 
 _SILENCE_SEC = 16.0
 """Three of the tracker's heartbeats missed: the stream is dead, whatever TCP thinks."""
+
+_DOUBT_SEC = 6.0
+"""One heartbeat missed. The fleet's other tracker learns of it, and may take over; the stream stays."""
 
 _SAY_AGAIN_SEC = 60.0
 """Interval of repeated messages about a required action."""
@@ -114,6 +118,8 @@ class TrackerLink:
         self._open_stream = open_stream
         self._renewed = asyncio.Event()
         self._renewals = 0
+        self._heard_sec = 0.0
+        """Time of the tracker's last message, on the loop's clock."""
         self._due = asyncio.Event()
         """Set when a device's health may have changed."""
 
@@ -216,11 +222,12 @@ class TrackerLink:
     async def _listen(self, stream: _Stream) -> bool:
         """Handle messages; return False if the tracker ended the stream, True if a new one is due."""
         renewal = asyncio.create_task(self._renewed.wait(), name="await-renewal")
+        takeover = asyncio.create_task(self._await_takeover(), name="await-takeover")
         try:
             while not stream.is_over:
                 reading = stream.read()
                 done, _ = await asyncio.wait(
-                    (reading, renewal), timeout=_SILENCE_SEC, return_when=asyncio.FIRST_COMPLETED
+                    (reading, renewal, takeover), timeout=_SILENCE_SEC, return_when=asyncio.FIRST_COMPLETED
                 )
                 if reading in done:
                     response = stream.take()
@@ -232,14 +239,30 @@ class TrackerLink:
                         return True
                 elif renewal in done:
                     return True
+                elif takeover in done:
+                    takeover.result()
+                    raise FleetError("the tracker is silent, and another one has taken over")
                 else:
                     raise TimeoutError
             return False
         finally:
             renewal.cancel()
-            await asyncio.gather(renewal, return_exceptions=True)
+            takeover.cancel()
+            await asyncio.gather(renewal, takeover, return_exceptions=True)
+
+    async def _await_takeover(self) -> None:
+        """Wait until the fleet's other tracker has taken over from a silent one."""
+        while True:
+            await asyncio.sleep(max(self._heard_sec + _DOUBT_SEC - _now_sec(), _SHORTEST_PAUSE_SEC))
+            if _now_sec() < self._heard_sec + _DOUBT_SEC:
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DOUBT_SEC):
+                    await self._membership.await_successor(claimed_term(self._sessions.term_proof))
+                    return
 
     def _take(self, response: pb.AttachResponse) -> None:
+        self._heard_sec = _now_sec()
         if response.public_key:
             self._sessions.trust(response.public_key)
             self._sessions.obey(response.term_proof)

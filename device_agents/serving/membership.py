@@ -26,6 +26,7 @@ from fleet.identity.roles import Identity, Role
 from fleet.identity.store import CredentialStore
 from fleet.wire import joining
 from fleet.wire.approval import ask_to_join
+from fleet.wire.replicas import find_successor
 from fleet.wire.rpc import Channel, make_channel
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Membership:
         self._configured = addresses_of(tracker)
         self._other = OtherTracker(folder / _OTHER_FILE)
         self._dialled = 0
+        self._successor = ""
         self._token = token
         self._asks_to_join = asks_to_join
         self._is_plain = is_plain
@@ -82,9 +84,24 @@ class Membership:
         return tuple(dict.fromkeys((*self._configured, *self._other.addresses)))
 
     def dial_next(self) -> bool:
-        """Dial the next tracker from now on; return False if that is the first one again."""
-        self._dialled = (self._dialled + 1) % len(self._trackers)
+        """Dial the next tracker from now on, one that has taken over if any; return False after the last one."""
+        trackers, successor = self._trackers, self._successor
+        self._successor = ""
+        if successor in trackers:
+            self._dialled = trackers.index(successor)
+            return True
+        self._dialled = (self._dialled + 1) % len(trackers)
         return self._dialled > 0
+
+    async def await_successor(self, term: int) -> None:
+        """Tell the fleet's other tracker that the dialled one is silent, until it has taken over; it is dialled next.
+
+        Args:
+            term: the largest known one.
+        """
+        own = self._own
+        others = {} if own is None else {one: own for one in self._trackers if one != self.tracker}
+        self._successor = await find_successor(others, term)
 
     def learn_other(self, address: str) -> None:
         """Keep the address of the fleet's other tracker; empty: nothing new."""

@@ -15,7 +15,7 @@ from fleet.base.network import addresses_of, is_answered
 from fleet.errors import NotJoined, TrackerUnavailable
 from fleet.identity.credentials import Credentials, Proof
 from fleet.identity.store import CredentialStore
-from fleet.wire.replicas import grants
+from fleet.wire.replicas import find_successor, granting_terms
 from fleet.wire.rpc import Channel, make_channel
 
 _KEPT = 2
@@ -30,6 +30,8 @@ class TrackerConnection:
         self._configured = addresses_of(address) or (address,)
         self._chosen: str | None = None
         self._former = ""
+        self._term = 0
+        """The largest known one."""
         self._choice = asyncio.Lock()
         self._store = store or CredentialStore()
         self._other = self._store.other_tracker(self._configured[0])
@@ -61,8 +63,19 @@ class TrackerConnection:
         """Look for an address that answers before the next call, since the last one failed."""
         self._chosen = None
 
-    def learn_other(self, address: str) -> None:
-        """Keep the address of the fleet's other tracker."""
+    async def await_successor(self) -> None:
+        """Wait until the fleet's other tracker has taken over from the silent one in use, and use it from then on."""
+        own = self._proof
+        others = {} if own is None else {one: own for one in self._addresses if one != self._former}
+        self._chosen = await find_successor(others, self._term)
+
+    def learn_other(self, address: str, term: int) -> None:
+        """Keep the address of the fleet's other tracker.
+
+        Args:
+            term: that of the tracker in use.
+        """
+        self._term = max(self._term, term)
         if address not in self._configured:
             self._other.learn(address)
 
@@ -91,25 +104,39 @@ class TrackerConnection:
         return self._channels[-1]
 
     async def _choose(self) -> str:
-        """Return the first address with a tracker that grants, the one in use first; the first of all if none does."""
+        """Return the address of the tracker that grants with the largest term; of equals, the one in use or the first.
+
+        Raises:
+            TrackerUnavailable: there are several addresses, and none grants.
+        """
         addresses = self._addresses
         if len(addresses) == 1:
             return addresses[0]
         async with self._choice:
             if self._chosen is None:
                 order = [address for address in (self._former, *addresses) if address in addresses]
-                self._chosen = await self._first_granting(order)
+                self._chosen = await self._granting(order)
             return self._chosen
 
-    async def _first_granting(self, addresses: Sequence[str]) -> str:
+    async def _granting(self, addresses: Sequence[str]) -> str:
+        proofs: dict[str, Proof] = {}
         for address in addresses:
             proof = _kept(address, self._store, self._proof) or await _find_proof(address, self._store)
-            if proof is None:
-                if await asyncio.to_thread(is_answered, address):
-                    return address
-            elif await grants(address, proof):
+            if proof is not None:
+                proofs[address] = proof
+            elif await asyncio.to_thread(is_answered, address):
                 return address
-        return addresses[0]
+        if not proofs:
+            return addresses[0]
+        terms = await granting_terms(proofs)
+        if not terms:
+            raise TrackerUnavailable(
+                f"no tracker grants at {' or '.join(addresses)}; start it, or if it is gone for good, have its standby "
+                "take over: fleet tracker promote"
+            )
+        chosen = max(terms, key=terms.__getitem__)
+        self._term = max(self._term, terms[chosen])
+        return chosen
 
     async def close(self) -> None:
         """Close all channels. Idempotent."""

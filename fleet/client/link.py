@@ -90,6 +90,7 @@ class TrackerLink:
             self._clock,
             on_failure=calls.connection.choose_again,
             on_other=calls.connection.learn_other,
+            await_successor=calls.connection.await_successor,
         )
         self._running = asyncio.create_task(self._stream.run(), name="fleet tracker stream")
         try:

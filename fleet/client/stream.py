@@ -8,6 +8,7 @@ tokens, and end when those run out or the tracker says so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
@@ -51,6 +52,11 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SEC = 0.1
 _LONGEST_PAUSE_SEC = 2.0
+_DOUBT_SEC = 3.0
+"""Time without any message after a request, a renewal or a release: the fleet's other tracker may have taken over."""
+
+_LONGEST_DOUBT_SEC = 5.0
+_LOOK_SEC = 0.5
 _STRAY_GRACE_SEC = 1.0
 """A lease listed at the welcome may belong to a request with a repeated answer that is still on its way."""
 
@@ -84,11 +90,13 @@ class TrackerStream:
         clock: Clock,
         *,
         on_failure: Callable[[], None] = lambda: None,
-        on_other: Callable[[str], None] = lambda address: None,
+        on_other: Callable[[str, int], None] = lambda address, term: None,
+        await_successor: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Args:
         on_failure: called before each further attempt.
-        on_other: called with the address of the fleet's other tracker.
+        on_other: called with the address of the fleet's other tracker, and the term of the one in use.
+        await_successor: waits until the other tracker has taken over, and has the next attempt go there.
         """
         self.table = LeaseTable(send=self.send, clock=clock)
         self.bookings = BookingNotices()
@@ -110,6 +118,9 @@ class TrackerStream:
         self._stub = stub
         self._on_failure = on_failure
         self._on_other = on_other
+        self._await_successor = await_successor or _never
+        self._unanswered_sec: float | None = None
+        """Time since when no message has followed on one that has an answer, on the loop's clock."""
         self._hello = lease_service_pb2.ClientHello(
             client_id=secrets.token_hex(16), holder=sendable(holder), version=package_version()
         )
@@ -144,9 +155,10 @@ class TrackerStream:
         """Keep a stream open until cancelled."""
         pause_sec = _FIRST_PAUSE_SEC
         while True:
+            is_superseded = False
             try:
-                await self._run_once()
-                self.last_error = "the tracker closed the stream"
+                is_superseded = await self._run_once()
+                self.last_error = "another tracker has taken over" if is_superseded else "the tracker closed the stream"
             except grpc.aio.AioRpcError as error:
                 self.last_error = error.details() or error.code().name
                 found = from_rpc_error(error, TrackerUnavailable)
@@ -169,17 +181,48 @@ class TrackerStream:
             if self.is_up:
                 self._went_down()
                 pause_sec = _FIRST_PAUSE_SEC
-            self._on_failure()
+            if not is_superseded:
+                self._on_failure()
             await asyncio.sleep(pause_sec * random.uniform(0.5, 1.0))
             pause_sec = min(2 * pause_sec, _LONGEST_PAUSE_SEC)
 
-    async def _run_once(self) -> None:
+    async def _run_once(self) -> bool:
+        """Serve a stream until it ends; return True if another tracker has taken over meanwhile."""
         call = (await self._stub()).open_leases(None)
         self.not_joined = None
+        reader = asyncio.create_task(self._read(call), name="fleet tracker reader")
+        takeover = asyncio.create_task(self._await_takeover(), name="fleet tracker takeover")
+        try:
+            await asyncio.wait((reader, takeover), return_when=asyncio.FIRST_COMPLETED)
+            if not reader.done():
+                takeover.result()
+                return True
+            reader.result()
+            return False
+        finally:
+            call.cancel()
+            reader.cancel()
+            takeover.cancel()
+            await asyncio.gather(reader, takeover, return_exceptions=True)
+
+    async def _await_takeover(self) -> None:
+        """Wait until another tracker has taken over from a silent one."""
+        while True:
+            await asyncio.sleep(_LOOK_SEC)
+            if self._unanswered_sec is None or _now_sec() - self._unanswered_sec < _DOUBT_SEC:
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LONGEST_DOUBT_SEC):
+                    await self._await_successor()
+                    return
+
+    async def _read(self, call: _Call) -> None:
         writer: asyncio.Task[None] | None = None
         try:
+            self._unanswered_sec = _now_sec()
             await call.write(lease_service_pb2.OpenLeasesRequest(hello=self._hello))
             while (response := await read_next(call)) is not None:
+                self._unanswered_sec = None
                 for event in response.events:
                     if event.WhichOneof("kind") == "welcome":
                         self._welcome(event.welcome)
@@ -187,7 +230,6 @@ class TrackerStream:
                     else:
                         self._handle(event)
         finally:
-            call.cancel()
             if writer is not None:
                 writer.cancel()
                 await asyncio.gather(writer, return_exceptions=True)
@@ -219,7 +261,7 @@ class TrackerStream:
             case "booking_changed":
                 self.bookings.changed(booking_from_proto(event.booking_changed.booking))
             case "other_tracker":
-                self._on_other(event.other_tracker.address)
+                self._on_other(event.other_tracker.address, event.other_tracker.term)
             case "lease_ended":
                 ended = event.lease_ended
                 self.table.ended(ended.lease_name, lease_end_from_proto(ended.end), ended.message)
@@ -232,6 +274,8 @@ class TrackerStream:
             self._has_outgoing.clear()
             said, self._outgoing = self._outgoing, []
             states, self._unsent = self._unsent, {}
+            if self._unanswered_sec is None and any(isinstance(event, Acquire | Renew | Release) for event in said):
+                self._unanswered_sec = _now_sec()
             events = [made for event in (*said, *states.values()) if (made := self._said(event)) is not None]
             for start in range(0, len(events), _MESSAGE_EVENTS):
                 portion = events[start : start + _MESSAGE_EVENTS]
@@ -293,6 +337,14 @@ class TrackerStream:
     def _wake(self) -> None:
         self._flushed.clear()
         self._has_outgoing.set()
+
+
+async def _never() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def _now_sec() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _message(event: ClientEvent | _Status) -> lease_service_pb2.ClientEvent:

@@ -42,6 +42,11 @@ def read_term(public_key: bytes, proof: bytes) -> int:
     return term
 
 
+def claimed_term(proof: bytes) -> int:
+    """Return the term of a proof without a check of its signature; 0 if it is empty."""
+    return int.from_bytes(proof[:_TERM_BYTES], "big")
+
+
 def larger_term(key: Ed25519PrivateKey, term: int, proof: bytes) -> int:
     """Return the larger of a term and that of a proof, which is ignored if it is not genuine."""
     try:

@@ -101,7 +101,7 @@ class LeaseServicer(Observer):
         """Caller of each stream."""
 
         self._accounts = AccountClients()
-        self._other_tracker = ""
+        self._other_tracker = lease_service_pb2.OtherTracker()
 
         self._updates = WaitUpdates(engine.queries, forecaster.of, pace)
         self._fleet_id = hashlib.sha256(signer.public_key).hexdigest()[:16]
@@ -127,7 +127,7 @@ class LeaseServicer(Observer):
                 most_set_devices=MOST_SET_DEVICES,
             )
             outbox.put(lease_service_pb2.TrackerEvent(welcome=welcome))
-            if self._other_tracker:
+            if self._other_tracker.address:
                 outbox.put(_other_tracker_event(self._other_tracker))
             self._accounts.join(effect.client_id, effect.account)
             for booking in self._queries.bookings_of(effect.account):
@@ -249,11 +249,15 @@ class LeaseServicer(Observer):
         """Report changed queue positions and reasons to clients; runs until cancelled."""
         await self._updates.run(self.outboxes)
 
-    def tell_other(self, address: str) -> None:
-        """Tell all clients, also later ones, the address of the fleet's other tracker; empty: there is none."""
-        self._other_tracker = address
+    def tell_other(self, address: str, term: int) -> None:
+        """Tell all clients, also later ones, the address of the fleet's other tracker, and this one's term.
+
+        Args:
+            address: empty if there is no other.
+        """
+        self._other_tracker = lease_service_pb2.OtherTracker(address=address, term=term)
         for outbox in self.outboxes.values() if address else ():
-            outbox.put(_other_tracker_event(address))
+            outbox.put(_other_tracker_event(self._other_tracker))
 
     def _tell_account(self, booking: BookingEntry) -> None:
         """Tell the clients of its account that a booking lacks devices, or has all of them again."""
@@ -393,5 +397,5 @@ class LeaseServicer(Observer):
         self._engine.submit(ev.ClientLost(client_id))
 
 
-def _other_tracker_event(address: str) -> lease_service_pb2.TrackerEvent:
-    return lease_service_pb2.TrackerEvent(other_tracker=lease_service_pb2.OtherTracker(address=address))
+def _other_tracker_event(other: lease_service_pb2.OtherTracker) -> lease_service_pb2.TrackerEvent:
+    return lease_service_pb2.TrackerEvent(other_tracker=other)

@@ -57,11 +57,11 @@ def run_tracker(options: TrackerOptions) -> int:
 async def _serve(options: TrackerOptions) -> None:
     stop = asyncio.Event()
     stop_on_signals(stop, most_sec=_STOP_SEC)
-    ahead_sec: float | None = None
     while not stop.is_set():
+        ahead_sec: float | None = None
         if primary := await _primary(options):
             ahead_sec, options = await _stand_by(options, primary, stop)
-        else:
+        if not stop.is_set():
             options = await _grant(options, ahead_sec, stop)
 
 

@@ -241,7 +241,7 @@ class Tracker:
     def _tell_other(self, address: str) -> None:
         """Tell agents and clients the address of the fleet's other tracker."""
         self.agent_servicer.other_tracker = address
-        self.lease_servicer.tell_other(address)
+        self.lease_servicer.tell_other(address, self.replica_servicer.standing.term)
 
     async def _ask_other(self) -> None:
         """Compare terms with the fleet's other tracker while it does not follow; runs until cancelled."""

@@ -115,10 +115,12 @@ class TrackerEvent(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., queued: _Optional[_Union[_lease_pb2.PendingRequest, _Mapping]] = ..., granted: _Optional[_Union[_lease_pb2.Granted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., yield_wanted: _Optional[_Union[YieldWanted, _Mapping]] = ..., booking_changed: _Optional[_Union[BookingChanged, _Mapping]] = ..., outbid: _Optional[_Union[Outbid, _Mapping]] = ..., other_tracker: _Optional[_Union[OtherTracker, _Mapping]] = ...) -> None: ...
 
 class OtherTracker(_message.Message):
-    __slots__ = ("address",)
+    __slots__ = ("address", "term")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     address: str
-    def __init__(self, address: _Optional[str] = ...) -> None: ...
+    term: int
+    def __init__(self, address: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("tracker_id", "leases", "fleet_id", "account", "may_ask_for_others", "most_set_devices")

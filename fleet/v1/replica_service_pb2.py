@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66leet/v1/replica_service.proto\x12\x08\x66leet.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\"\n\x11GetTrackerRequest\x12\r\n\x05proof\x18\x01 \x01(\x0c\"N\n\x12GetTrackerResponse\x12\x12\n\nis_standby\x18\x01 \x01(\x08\x12\x15\n\rother_address\x18\x02 \x01(\t\x12\r\n\x05proof\x18\x03 \x01(\x0c\"1\n\rFollowRequest\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0f\n\x07\x63ommits\x18\x02 \x01(\x04\"\xbb\x01\n\x0e\x46ollowResponse\x12\x30\n\x0ctracker_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08snapshot\x18\x02 \x01(\x0c\x12\x17\n\x0fis_snapshot_end\x18\x03 \x01(\x08\x12(\n\x07\x63ommits\x18\x04 \x03(\x0b\x32\x17.fleet.v1.JournalCommit\x12\"\n\x05\x66iles\x18\x05 \x03(\x0b\x32\x13.fleet.v1.StateFile\"p\n\rJournalCommit\x12\x0c\n\x04\x62oot\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ommits\x18\x02 \x01(\x04\x12\x0b\n\x03sum\x18\x03 \x01(\r\x12\"\n\x04rows\x18\x04 \x03(\x0b\x32\x14.fleet.v1.JournalRow\x12\x0f\n\x07removed\x18\x05 \x03(\t\"7\n\nJournalRow\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x0b\n\x03sum\x18\x03 \x01(\r\"*\n\tStateFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"\x10\n\x0ePromoteRequest\"\x1f\n\x0fPromoteResponse\x12\x0c\n\x04term\x18\x01 \x01(\x04\x32\xda\x01\n\x0eReplicaService\x12G\n\nGetTracker\x12\x1b.fleet.v1.GetTrackerRequest\x1a\x1c.fleet.v1.GetTrackerResponse\x12?\n\x06\x46ollow\x12\x17.fleet.v1.FollowRequest\x1a\x18.fleet.v1.FollowResponse(\x01\x30\x01\x12>\n\x07Promote\x12\x18.fleet.v1.PromoteRequest\x1a\x19.fleet.v1.PromoteResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66leet/v1/replica_service.proto\x12\x08\x66leet.v1\x1a\x1fgoogle/protobuf/timestamp.proto\";\n\x11GetTrackerRequest\x12\r\n\x05proof\x18\x01 \x01(\x0c\x12\x17\n\x0fis_other_silent\x18\x02 \x01(\x08\"N\n\x12GetTrackerResponse\x12\x12\n\nis_standby\x18\x01 \x01(\x08\x12\x15\n\rother_address\x18\x02 \x01(\t\x12\r\n\x05proof\x18\x03 \x01(\x0c\"1\n\rFollowRequest\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0f\n\x07\x63ommits\x18\x02 \x01(\x04\"\xbb\x01\n\x0e\x46ollowResponse\x12\x30\n\x0ctracker_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08snapshot\x18\x02 \x01(\x0c\x12\x17\n\x0fis_snapshot_end\x18\x03 \x01(\x08\x12(\n\x07\x63ommits\x18\x04 \x03(\x0b\x32\x17.fleet.v1.JournalCommit\x12\"\n\x05\x66iles\x18\x05 \x03(\x0b\x32\x13.fleet.v1.StateFile\"p\n\rJournalCommit\x12\x0c\n\x04\x62oot\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ommits\x18\x02 \x01(\x04\x12\x0b\n\x03sum\x18\x03 \x01(\r\x12\"\n\x04rows\x18\x04 \x03(\x0b\x32\x14.fleet.v1.JournalRow\x12\x0f\n\x07removed\x18\x05 \x03(\t\"7\n\nJournalRow\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x0b\n\x03sum\x18\x03 \x01(\r\"*\n\tStateFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"\x10\n\x0ePromoteRequest\"\x1f\n\x0fPromoteResponse\x12\x0c\n\x04term\x18\x01 \x01(\x04\x32\xda\x01\n\x0eReplicaService\x12G\n\nGetTracker\x12\x1b.fleet.v1.GetTrackerRequest\x1a\x1c.fleet.v1.GetTrackerResponse\x12?\n\x06\x46ollow\x12\x17.fleet.v1.FollowRequest\x1a\x18.fleet.v1.FollowResponse(\x01\x30\x01\x12>\n\x07Promote\x12\x18.fleet.v1.PromoteRequest\x1a\x19.fleet.v1.PromoteResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,23 +33,23 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleet.v1.replica_service_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETTRACKERREQUEST']._serialized_start=77
-  _globals['_GETTRACKERREQUEST']._serialized_end=111
-  _globals['_GETTRACKERRESPONSE']._serialized_start=113
-  _globals['_GETTRACKERRESPONSE']._serialized_end=191
-  _globals['_FOLLOWREQUEST']._serialized_start=193
-  _globals['_FOLLOWREQUEST']._serialized_end=242
-  _globals['_FOLLOWRESPONSE']._serialized_start=245
-  _globals['_FOLLOWRESPONSE']._serialized_end=432
-  _globals['_JOURNALCOMMIT']._serialized_start=434
-  _globals['_JOURNALCOMMIT']._serialized_end=546
-  _globals['_JOURNALROW']._serialized_start=548
-  _globals['_JOURNALROW']._serialized_end=603
-  _globals['_STATEFILE']._serialized_start=605
-  _globals['_STATEFILE']._serialized_end=647
-  _globals['_PROMOTEREQUEST']._serialized_start=649
-  _globals['_PROMOTEREQUEST']._serialized_end=665
-  _globals['_PROMOTERESPONSE']._serialized_start=667
-  _globals['_PROMOTERESPONSE']._serialized_end=698
-  _globals['_REPLICASERVICE']._serialized_start=701
-  _globals['_REPLICASERVICE']._serialized_end=919
+  _globals['_GETTRACKERREQUEST']._serialized_end=136
+  _globals['_GETTRACKERRESPONSE']._serialized_start=138
+  _globals['_GETTRACKERRESPONSE']._serialized_end=216
+  _globals['_FOLLOWREQUEST']._serialized_start=218
+  _globals['_FOLLOWREQUEST']._serialized_end=267
+  _globals['_FOLLOWRESPONSE']._serialized_start=270
+  _globals['_FOLLOWRESPONSE']._serialized_end=457
+  _globals['_JOURNALCOMMIT']._serialized_start=459
+  _globals['_JOURNALCOMMIT']._serialized_end=571
+  _globals['_JOURNALROW']._serialized_start=573
+  _globals['_JOURNALROW']._serialized_end=628
+  _globals['_STATEFILE']._serialized_start=630
+  _globals['_STATEFILE']._serialized_end=672
+  _globals['_PROMOTEREQUEST']._serialized_start=674
+  _globals['_PROMOTEREQUEST']._serialized_end=690
+  _globals['_PROMOTERESPONSE']._serialized_start=692
+  _globals['_PROMOTERESPONSE']._serialized_end=723
+  _globals['_REPLICASERVICE']._serialized_start=726
+  _globals['_REPLICASERVICE']._serialized_end=944
 # @@protoc_insertion_point(module_scope)

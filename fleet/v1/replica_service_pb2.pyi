@@ -10,10 +10,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetTrackerRequest(_message.Message):
-    __slots__ = ("proof",)
+    __slots__ = ("proof", "is_other_silent")
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    IS_OTHER_SILENT_FIELD_NUMBER: _ClassVar[int]
     proof: bytes
-    def __init__(self, proof: _Optional[bytes] = ...) -> None: ...
+    is_other_silent: bool
+    def __init__(self, proof: _Optional[bytes] = ..., is_other_silent: _Optional[bool] = ...) -> None: ...
 
 class GetTrackerResponse(_message.Message):
     __slots__ = ("is_standby", "other_address", "proof")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -15,6 +16,7 @@ import grpc.aio
 import pytest
 
 import fleet.aio
+from fleet.client import stream as stream_module
 from fleet.client.identity_calls import IdentityCalls
 from fleet.domain.terms import make_proof
 from fleet.domain.tokens import load_or_make_key
@@ -306,10 +308,45 @@ async def test_a_standby_takes_over_by_itself_if_most_agents_come(tmp_path: Path
         assert not standby.promoted.is_set()
 
         await served.stop()
-        while not standby.promoted.is_set():
-            for proof in proofs[:2]:
-                await attach_at(standby.address, proof)
-            await asyncio.sleep(0.5)
+        waits = [asyncio.create_task(replicas.find_successor({standby.address: proof}, 0)) for proof in proofs[:2]]
+        await asyncio.wait_for(standby.promoted.wait(), 60)
+        await standby.close()
+        async with second_tracker(standby, tmp_path):
+            assert await asyncio.wait_for(asyncio.gather(*waits), 60) == [standby.address] * 2
+
+
+async def test_users_are_no_witnesses_of_a_trackers_silence(tmp_path: Path) -> None:
+    async with followed(tmp_path) as (served, standby):
+        user, agent = await join_user(served.address, "ann"), await agent_credentials(served.address)
+        for proof in (user, agent):
+            async with make_channel(standby.address, proof) as channel:
+                await replica_service_stub(channel).get_tracker(pb.GetTrackerRequest(is_other_silent=True))
+        now_sec = time.monotonic()
+        said = [frozenset({own_key_id(proof.key_pem)}) for proof in (user, agent)]
+        assert [standby._witnesses.count(keys, 9.0, now_sec) for keys in said] == [0, 1]  # noqa: SLF001
+
+
+async def test_a_client_leaves_a_silent_tracker_for_its_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stream stays open, but a request has no answer."""
+    monkeypatch.setattr(stream_module, "_DOUBT_SEC", 0.1)
+    async with followed(tmp_path) as (served, standby), fleet.aio.connect(served.address) as client:
+        await eventually(CredentialStore().path_of(served.address).with_suffix(".other").exists)
+        served.tracker.engine.halt()
+        acquiring = asyncio.create_task(client.acquire_device("name=a"))
+        await standby._take_over(is_primary_silent=True)  # noqa: SLF001 - the tracker hears nothing of it
+        await standby.close()
+        async with second_tracker(standby, tmp_path), SimulatedAgent(standby.address, DEVICES):
+            device = await asyncio.wait_for(acquiring, 60)
+            assert device.name == "devices/a"
+            await device.release()
+
+
+def second_tracker(standby: Standby, folder: Path) -> Tracker:
+    """Return the tracker that a promoted standby in "second" becomes."""
+    port = int(standby.address.rpartition(":")[2])
+    return Tracker(TrackerOptions(port=port, state_dir=folder / "second", is_discoverable=False))
 
 
 async def attach_at(address: str, proof: Proof) -> None:

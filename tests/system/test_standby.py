@@ -8,6 +8,7 @@ import signal
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,35 +25,36 @@ AGENT = """
 jail: none
 devices:
   - driver: simulated
-    name: sim
+    name: {name}
     count: 2
 """
 
 
 class Pair:
-    """A tracker, its standby, and an agent that knows only the tracker."""
+    """A tracker, its standby, and agents that know only the tracker."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, agents: int) -> None:
         self.folder = folder
         self.first = self._tracker("first")
         self.second: Server
-        self.agent: Server
+        self.agents = [self.folder / f"sim{number or ''}" for number in range(agents)]
+        self._started: list[Server] = []
 
     def start(self) -> None:
-        self.first.start()
+        self._started.append(self.first.start())
         self.second = self._tracker("second", "--standby-of", self.first.address)
         self.second.ready = "standby"
-        self.second.start()
-        (self.folder / "agent.yaml").write_text(AGENT)
-        words = ["-m", "device_agents", "--tracker", self.first.address, "--config", str(self.folder / "agent.yaml")]
-        words += ["--state-dir", str(self.folder / "agent")]
-        self.agent = Server(words, "agent", self.folder / "agent.log").start()
+        self._started.append(self.second.start())
+        for agent in self.agents:
+            config = agent.with_suffix(".yaml")
+            config.write_text(AGENT.format(name=agent.name))
+            words = ["-m", "device_agents", "--tracker", self.first.address, "--config", str(config)]
+            words += ["--state-dir", str(agent)]
+            self._started.append(Server(words, "agent", agent.with_suffix(".log")).start())
 
     def stop(self) -> None:
-        for name in ("agent", "second", "first"):
-            server = getattr(self, name, None)
-            if server is not None and hasattr(server, "process"):
-                server.stop()
+        for server in reversed(self._started):
+            server.stop()
 
     def standing(self, name: str) -> dict[str, object]:
         found: dict[str, object] = json.loads((self.folder / name / "standing.json").read_text())
@@ -80,13 +82,17 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(folder: Path) -> AsyncIterator[Pair]:
-    found = Pair(folder)
+async def pair(folder: Path, agents: int = 1) -> AsyncIterator[Pair]:
+    found = Pair(folder, agents)
     try:
         await asyncio.to_thread(found.start)
         yield found
     finally:
         await asyncio.to_thread(found.stop)
+
+
+def has_line(log: Path, words: str) -> bool:
+    return words in log.read_text()
 
 
 async def connected(address: str) -> Fleet:
@@ -118,14 +124,16 @@ async def test_a_lease_survives_its_trackers_death(tmp_path: Path) -> None:
         assert trackers.standing("first")["duty"] == "follows"
 
 
-async def test_two_trackers_grant_no_device_twice(tmp_path: Path) -> None:
-    """A frozen tracker that wakes up after the takeover finds no agent that obeys it, and follows."""
-    async with pair(tmp_path) as trackers, await connected(trackers.first.address) as client:
+async def test_a_standby_takes_over_from_a_frozen_tracker(tmp_path: Path) -> None:
+    """Agents and clients leave it for the standby. Once it wakes up, no agent obeys it, and it follows."""
+    async with pair(tmp_path, agents=3) as trackers, await connected(trackers.first.address) as client:
         held = await client.acquire_device("name=sim-0")
         await eventually(trackers.are_equal)
         trackers.first.process.send_signal(signal.SIGSTOP)
         try:
-            await asyncio.to_thread(trackers.promote)
+            await eventually(lambda: trackers.standing("second")["duty"] == "grants", 60.0)
+            for agent in trackers.agents:
+                await eventually(partial(has_line, agent.with_suffix(".log"), "another one has taken over"), 60.0)
             async with await connected(trackers.second.address) as other:
                 await eventually(lambda: other.is_connected, 60.0)
                 taken = await other.acquire_device("name=sim-1", wait_timeout_sec=60.0)
@@ -133,7 +141,10 @@ async def test_two_trackers_grant_no_device_twice(tmp_path: Path) -> None:
                 await eventually(lambda: trackers.standing("first").get("duty") == "follows", 60.0)
                 await eventually(trackers.are_equal, 60.0)
                 leases = {device.name: device.lease_name for device in (await other.snapshot()).devices}
-                assert leases == {"devices/sim-0": held.lease.name, "devices/sim-1": taken.lease.name}
+                assert {name: lease for name, lease in leases.items() if lease} == {
+                    "devices/sim-0": held.lease.name,
+                    "devices/sim-1": taken.lease.name,
+                }
                 await eventually(lambda: client.is_connected, 60.0)
                 assert held.ended is None
                 assert taken.ended is None

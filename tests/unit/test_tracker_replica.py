@@ -195,6 +195,7 @@ def test_most_agents_have_to_agree_that_a_tracker_is_gone() -> None:
     assert witnesses.agree(attached, 6.0, 101.0)
     assert not witnesses.agree(attached, 4.0, 101.0)
     assert not witnesses.agree(attached, 60.0, 200.0)
+    assert not witnesses.agree(attached, 6.0, 107.0), "the tracker answered the standby since"
     assert not witnesses.agree(frozenset("ab"), 6.0, 101.0)
 
 

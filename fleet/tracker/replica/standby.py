@@ -14,7 +14,7 @@ from fleet.base.network import address_of, is_any_host, refuse_network
 from fleet.domain.terms import MOST_TERM, make_proof
 from fleet.domain.tokens import load_or_make_key
 from fleet.errors import ConfigError, FleetError, InvalidRequest, KeyRevoked, NotAllowed, NotJoined
-from fleet.identity.roles import Identity
+from fleet.identity.roles import Identity, Role
 from fleet.identity.store import CredentialStore
 from fleet.tracker.backup import SIGNING_KEY
 from fleet.tracker.options import TrackerOptions
@@ -34,7 +34,7 @@ from fleet.v1 import (
 )
 from fleet.v1 import replica_service_pb2 as pb
 from fleet.wire import rpc, stubs
-from fleet.wire.peers import CallContext, Guard, server_security
+from fleet.wire.peers import CallContext, Guard, caller_of, server_security
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ _TRACKERS_ALONE = (
 
 _STOP_GRACE_SEC = 0.5
 _FATAL_LOOK_SEC = 0.05
-_WATCH_SEC = 0.5
+_WATCH_SEC = 0.2
 
 
 class Standby:
@@ -122,7 +122,7 @@ class Standby:
         async with self._promotion:
             return await self._take_over()
 
-    async def _take_over(self) -> int:
+    async def _take_over(self, *, is_primary_silent: bool = False) -> int:
         if self.promoted.is_set():
             raise InvalidRequest("this standby has taken over already")
         await self._stop_following()
@@ -132,12 +132,16 @@ class Standby:
         except FleetError:
             self._follow()
             raise
-        key = load_or_make_key(self._options.directory / SIGNING_KEY)
-        pem = self._state.authority().certificate_pem
-        await exchange_terms(self.following.primary, make_proof(key, term), pem)  # a live one stops granting at once
+        if not is_primary_silent:
+            await self._tell_primary(term)
         logger.warning("taking over", extra={"tracker": self.following.primary, "term": term})
         self.promoted.set()
         return term
+
+    async def _tell_primary(self, term: int) -> None:
+        """Tell a live primary the larger term, so that it stops granting at once."""
+        key = load_or_make_key(self._options.directory / SIGNING_KEY)
+        await exchange_terms(self.following.primary, make_proof(key, term), self._state.authority().certificate_pem)
 
     async def __aenter__(self) -> Standby:
         await self.open()
@@ -147,17 +151,25 @@ class Standby:
         await self.close()
 
     async def _watch(self) -> None:
-        """Take over once the tracker is silent and most of its agents have come here; runs until then."""
+        """Take over once the tracker is silent and most of its agents say so; runs until then."""
+        attached, counted_at_sec = frozenset[str](), -1.0
         while not self.promoted.is_set():
             await asyncio.sleep(_WATCH_SEC)
-            silent_sec = time.monotonic() - self.following.heard_at_sec
-            if silent_sec < SILENCE_SEC or not self._state.standing.is_whole:
+            heard_at_sec = self.following.heard_at_sec
+            if time.monotonic() - heard_at_sec < SILENCE_SEC or not self._state.standing.is_whole:
                 continue
-            attached = await asyncio.to_thread(self._state.attached_agents)
-            if self._witnesses.agree(attached, silent_sec, time.monotonic()):
+            if not attached or counted_at_sec != heard_at_sec:
+                attached, counted_at_sec = await asyncio.to_thread(self._state.attached_agents), heard_at_sec
+            now_sec = time.monotonic()
+            if self._witnesses.agree(attached, now_sec - heard_at_sec, now_sec):
                 logger.error("the tracker is gone, its agents say", extra={"tracker": self.following.primary})
                 with contextlib.suppress(FleetError):  # it was promoted meanwhile, or its disk is full
-                    await self.promote()
+                    async with self._promotion:
+                        await self._take_over(is_primary_silent=True)
+
+    def note_witness(self, key_id: str) -> None:
+        """Note that an agent finds the tracker away or silent."""
+        self._witnesses.note(key_id, time.monotonic())
 
     def _follow(self) -> None:
         self._running = asyncio.create_task(self.following.run(), name="follow the tracker")
@@ -183,7 +195,7 @@ class Standby:
         stubs.add_replica_service(server, StandbyServicer(self), guard)
         for service in _TRACKERS_ALONE:
             rpc.add_service(server, service, refusing, guard)
-        witnessed = Refusing(self.following.primary, lambda key_id: self._witnesses.note(key_id, time.monotonic()))
+        witnessed = Refusing(self.following.primary, self.note_witness)
         rpc.add_service(server, _AGENTS, witnessed, guard)
         security = server_security(authority.credentials, admits_strangers=True)
         port = rpc.bind(server, host, self._options.port, security, what="the standby")
@@ -208,7 +220,9 @@ class StandbyServicer:
         self._standby = standby
         self._refusing = Refusing(standby.following.primary)
 
-    async def get_tracker(self, _: pb.GetTrackerRequest, __: object) -> pb.GetTrackerResponse:
+    async def get_tracker(self, request: pb.GetTrackerRequest, context: CallContext) -> pb.GetTrackerResponse:
+        if request.is_other_silent and (caller := caller_of(context)).role is Role.AGENT:
+            self._standby.note_witness(caller.key_id)
         return pb.GetTrackerResponse(is_standby=True, other_address=self._standby.following.primary)
 
     async def follow(self, _: object, context: CallContext) -> AsyncIterator[pb.FollowResponse]:
