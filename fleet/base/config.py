@@ -130,14 +130,17 @@ def read_yaml(path: Path, *, where: str = "") -> tuple[dict[str, object], Source
     return parse_yaml(yaml_text.read_text(path), where=where or str(path))
 
 
-def parse_yaml(text: str, *, where: str) -> tuple[dict[str, object], SourceLocation]:
+def parse_yaml(text: str, *, where: str, as_text: bool = False) -> tuple[dict[str, object], SourceLocation]:
     """Return the mapping of a YAML text, and its place, which knows the lines.
+
+    Args:
+        as_text: leave numbers, dates and booleans as they are written.
 
     Raises:
         ConfigError: the text is not YAML or not a mapping, or has a duplicate key.
     """
     try:
-        content, place = yaml_text.load(text, where=where)
+        content, place = yaml_text.load(text, where=where, as_text=as_text)
     except ConfigError:
         raise
     except Exception as error:  # PyYAML's errors, and others that it lets through for "!!float x" or a hundred brackets

@@ -41,15 +41,18 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path} is not YAML: {error}") from error
 
 
-def load(text: str, *, where: str) -> tuple[object, SourceLocation]:
+def load(text: str, *, where: str, as_text: bool = False) -> tuple[object, SourceLocation]:
     """Return the content of a YAML document, and its place, which knows the lines.
+
+    Args:
+        as_text: leave numbers, dates and booleans as they are written.
 
     Raises:
         ConfigError: a mapping has a duplicate key, with its line in the message, or merges copy too many keys.
         Exception: the text is not YAML. PyYAML raises its own errors, but other classes for "!!float x" or a hundred
             brackets.
     """
-    loader = _Loader(text)
+    loader = _TextLoader(text) if as_text else _Loader(text)
     loader.where = where
     try:
         root = loader.get_single_node()
@@ -85,3 +88,11 @@ class _Loader(yaml.SafeLoader):
                     f"{self.where}: line {line}: the key {key.value!r} stands in line {first} already; keep one of them"
                 )
             lines[key.tag, key.value] = line
+
+
+class _TextLoader(_Loader):
+    """Reads scalars as they are written, and "<<" as a key like any other."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.yaml_implicit_resolvers = {}

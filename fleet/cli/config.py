@@ -1,8 +1,9 @@
-"""`fleet config show`: effective settings and their sources."""
+"""`fleet config show|expand`: effective settings and their sources, and command lines with argument files."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import asdict, replace
 from typing import Annotated
 
@@ -12,6 +13,8 @@ from rich.text import Text
 from fleet.base.config import config_file
 from fleet.base.settings import KEYS, Setting, look_up
 from fleet.cli import completion_values, options
+from fleet.cli.argument_files import LineCommand
+from fleet.cli.argument_files import expand as expanded
 from fleet.cli.tables import make_console, text_table
 
 _PASSWORD = re.compile(r"(://[^:/@]*):[^@/]*@")
@@ -57,6 +60,23 @@ def show(
     console = make_console(is_wide=False)
     console.print(table)
     console.print(f"file: {path}{'' if path.exists() else ', which is not there'}", soft_wrap=True)
+
+
+@app.command(cls=LineCommand, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def expand(
+    line: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="A command, such as fleet tune @tune.yaml.")],
+) -> None:
+    """Print a command with the options of its @files written out.
+
+    Keys of @file.yaml are the command's long options and the names of its arguments.
+
+    Example: fleet config expand fleet tune @tune.yaml
+    """
+    from fleet.cli.main import app as fleet_app
+    from fleet.cli.main import load_command
+
+    words = line[1:] if line[0] == "fleet" else line
+    print(shlex.join(["fleet", *expanded(typer.main.get_command(fleet_app), words, load_command)]))
 
 
 def _shown(setting: Setting) -> Setting:

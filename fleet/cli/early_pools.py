@@ -26,6 +26,8 @@ def start_pools(arguments: Sequence[str]) -> None:
     modules = _modules(arguments)
     if modules is None or any(word in _HELP or any(kind in word for kind in _SLOW) for word in arguments):
         return
+    if any(word.startswith("@") for word in arguments):
+        return  # a file of arguments may name another machine or target
     from cross.pool.fork_server import start_fork_server
     from fleet.errors import ConfigError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -12,6 +12,7 @@ from fleet.base.machine import account_name
 from fleet.base.plain import to_plain
 from fleet.cli import completion_values, options
 from fleet.cli.groups import ShowingGroup
+from fleet.cli.job_file import argument_file
 from fleet.cli.jobs_plan import print_plan, ranked_plan
 from fleet.cli.jobs_view import job_data, print_jobs, print_summary, summary_data
 from fleet.cli.json_out import print_document
@@ -114,6 +115,10 @@ def list_(
 @app.command()
 def show(
     name: NameArgument,
+    output: Annotated[
+        Literal["yaml"] | None,
+        typer.Option("--format", help="Print the job's options instead, as a file for 'fleet tune @FILE'."),
+    ] = None,
     library: LibraryOption = None,
     wide: WideOption = False,
     json_output: JsonOption = False,
@@ -124,7 +129,9 @@ def show(
     """
     with existing_library(library) as opened:
         summary = opened.job(_full(name))
-    if json_output:
+    if output == "yaml":
+        print(argument_file(summary.job), end="")
+    elif json_output:
         options.print_json(summary_data(summary))
     else:
         print_summary(summary, make_console(is_wide=wide))

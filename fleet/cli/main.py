@@ -15,11 +15,12 @@ from fleet.base import logs
 from fleet.base.imports import no_collection
 from fleet.base.version import package_version
 from fleet.cli import json_out
+from fleet.cli.argument_files import expand
 from fleet.cli.failures import failure_of, tell, wants_json
 from fleet.cli.groups import UsageError
 from fleet.cli.options import Settings
 from fleet.cli.plain_text import allow_plain_text
-from fleet.errors import FleetError
+from fleet.errors import ConfigError, FleetError
 
 _INTERRUPTED_EXIT_CODE = 130
 _VALUES = {"whole number": "N", "number": "NUMBER", "str": "TEXT", "path": "PATH"}
@@ -105,8 +106,10 @@ class LazyGroup(TyperGroup):
     def make_context(self, info_name: Any, args: list[str], *rest: Any, **more: Any) -> Any:
         self._arguments = list(args)
         try:
-            return super().make_context(info_name, args, *rest, **more)
-        except UsageError as error:
+            if not more.get("resilient_parsing"):  # completion reads no files
+                self._arguments = expand(self, args, load_command)
+            return super().make_context(info_name, list(self._arguments), *rest, **more)
+        except (UsageError, ConfigError) as error:
             self._fail(error)
 
     def get_params(self, ctx: Any) -> Any:

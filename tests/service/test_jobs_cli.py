@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from fleet.base.plain import to_plain
 from fleet.building.cluster.certs import make_certs
+from fleet.cli.job_file import argument_file
 from fleet.cli.main import app
 from fleet.domain.decisions import Motive, Reason
 from fleet.jobs.report import DecisionReport, ProgressReport
@@ -250,3 +252,41 @@ def test_a_job_that_is_queued_or_has_just_begun_plans_nothing(path: str, model: 
     assert (code, out) == (0, "")
     assert "plans nothing: it is queued" in err
     assert begun == (0, "", f"{name} plans nothing: it prepares its search, or is about to end.\n")
+
+
+@pytest.mark.slow
+def test_a_jobs_argument_file_submits_it_again(path: str, tmp_path: Path) -> None:
+    """The file of `--format yaml` gives the same options; those at their default are left out."""
+    words = "--on model=pi4 --on kind=cuda --trials 7 --tasks a* --no-model --until-gain 2 --priority urgent --seed 3"
+    others = "--deadline 2036-12-31T18:00:00Z --cooldown-ms 5 --cool-below-c 60 --flush-cache --minutes 2 --top 4"
+    again = tmp_path / "again.yaml"
+    first = _submitted(path, "matmul-8", *words.split(), *others.split())
+    again.write_text(fleet("jobs", "show", first, "--library", path, "--format", "yaml")[1])
+    plain = _submitted(path, "matmul-8", "--exhaust")
+
+    second = _submitted(path, f"@{again}")
+
+    with Library.open(path) as library:
+        one, other = (order_of(library.queue.get(name)).options for name in (first, second))
+    assert one == other
+    shown = fleet("jobs", "show", plain, "--library", path, "--format", "yaml")[1]
+    assert shown == "model: matmul-8\n'on':\n- cpu\nexhaust: true\n"
+
+
+@pytest.mark.slow
+def test_a_run_without_an_order_has_an_argument_file_too(path: str) -> None:
+    """A run of `fleet tune` keeps its conditions, which are options."""
+    name = _submitted(path, "matmul-8", "--trials", "7", "--seed", "3", "--on", "kind=cuda")
+    with Library.open(path) as library:
+        job = library.queue.get(name)
+    conditions = order_of(job).options.conditions()
+
+    text = argument_file(replace(job, spec=None, conditions=conditions))
+
+    assert text == "model: matmul-8\n'on':\n- kind=cuda\ntrials: 7\nseed: 3\n"
+
+
+def _submitted(path: str, *words: str) -> str:
+    code, out, err = fleet("jobs", "submit", *words, "--library", path)
+    assert code == 0, err
+    return out.strip()

@@ -64,6 +64,11 @@ NOT_RUN = {
         "fleet tracker serve --standby-of 10.0.0.5:9290 --allow-network",
         "fleet tracker promote --tracker 10.0.0.6:9290",
     ],
+    "needs a model and a library with a job: tests/unit/test_argument_files.py, tests/service/test_jobs_cli.py": [
+        "fleet config expand fleet tune @tune.yaml",
+        "fleet jobs submit @tune.yaml --priority background",
+        "fleet jobs show JOB --format yaml > again.yaml",
+    ],
     "takes minutes; .ci/run has it as its last line": ["make demo"],
     "needs a board of another account, or multicast: tests/system/test_approval.py": [
         "fleet discover",
