@@ -142,8 +142,7 @@ class Fleet:
                 by the client's event loop, so it has to return soon.
             continues: name of a batch lease that this client gave back because it had to give way
                 (`Device.yield_wanted`); the request then counts as old as that lease's.
-            keywords: lease_class, priority, ttl_sec, max_sec, wait_timeout_sec, purpose, prefer, bid, account,
-                even_if; see `fleet.domain.leases.LeaseTerms`.
+            keywords: fields of `fleet.domain.leases.LeaseTerms`.
 
         Raises:
             InvalidRequest: no selector.

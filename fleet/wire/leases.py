@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 
 from fleet.base.text import sendable
 from fleet.domain.leases import Lease, LeaseEnd, LeaseTerms, PendingRequest, YieldWanted
@@ -23,6 +24,10 @@ LEASE_ENDS: Mapping[LeaseEnd, lease_service_pb2.LeaseEnd] = {
     LeaseEnd.UNKNOWN: lease_service_pb2.LEASE_END_UNKNOWN,
 }
 _ENDS_BY_NUMBER: Mapping[int, LeaseEnd] = {number: end for end, number in LEASE_ENDS.items()}
+
+_CONVERTED_TERMS = {"lease_class", "ttl_sec", "max_sec", "wait_timeout_sec", "purpose", "also", "even_if"}
+_PLAIN_TERMS = tuple(field.name for field in fields(LeaseTerms) if field.name not in _CONVERTED_TERMS)
+"""Terms that a message has under the same name, as they are."""
 
 
 def lease_to_proto(lease: Lease) -> lease_pb2.Lease:
@@ -83,18 +88,13 @@ def terms_from_proto(message: lease_pb2.Acquire) -> LeaseTerms:
     A class that is unset, or known only to newer versions, is normal.
     """
     return LeaseTerms(
-        selector=message.selector,
+        **{name: getattr(message, name) for name in _PLAIN_TERMS},
         lease_class=class_from_proto(message.lease_class),
-        priority=message.priority,
         ttl_sec=duration_sec(message.ttl),
         max_sec=duration_sec(message.max_duration) or None,
         wait_timeout_sec=duration_sec(message.wait_timeout) or None,
         purpose=message.purpose,
-        prefer=message.prefer,
-        bid=message.bid,
-        account=message.account,
         also=tuple(message.also),
-        booking=message.booking,
         even_if=state_from_proto(message.even_if),
     )
 
@@ -138,18 +138,13 @@ def request_from_proto(message: lease_pb2.PendingRequest) -> PendingRequest:
 
 def _terms_to_proto(terms: LeaseTerms) -> lease_pb2.Acquire:
     return lease_pb2.Acquire(
-        selector=terms.selector,
+        **{name: getattr(terms, name) for name in _PLAIN_TERMS},
         lease_class=LEASE_CLASSES[terms.lease_class],
-        priority=terms.priority,
         ttl=optional_duration(terms.ttl_sec),
         max_duration=optional_duration(terms.max_sec),
         wait_timeout=optional_duration(terms.wait_timeout_sec),
         purpose=sendable(terms.purpose),
-        prefer=terms.prefer,
-        bid=terms.bid,
-        account=terms.account,
         also=terms.also,
-        booking=terms.booking,
         even_if=HEALTH_STATES[terms.even_if] if terms.even_if is not None else None,
     )
 
