@@ -64,23 +64,22 @@ class Recorder:
 
     def _record(self, effect: Store) -> Record:
         conditions, measurement, candidate = self._conditions, effect.measurement, effect.candidate
-        build = candidate.build if candidate is not None else None
         return Record(
-            workload=effect.workload,
+            workload=candidate.workload,
             scope=conditions.scope,
-            trace_json=candidate.trace_json if candidate is not None else "",
+            trace_json=candidate.trace_json,
             run_secs=measurement.run_secs,
             error=measurement.error,
             error_message=measurement.error_message,
             job_name=conditions.job_name,
             device_name=effect.device_name,
             device_fingerprint=conditions.device_fingerprint,
-            artifact_digest=build.artifact.digest if build is not None else "",
-            kind=_kind(effect),
+            artifact_digest=candidate.build.artifact.digest if candidate.build is not None else "",
+            kind=_kind(candidate),
             provenance=_provenance(effect),
             checked=effect.is_checked,
             uid=uuid.uuid4().hex,  # chosen here: a store repeated after a lost answer is stored once
-            program=_program(candidate) if candidate is not None else None,
+            program=_program(candidate),
         )
 
 
@@ -100,18 +99,17 @@ def _provenance(effect: Store) -> dict[str, object]:
     early.
     """
     measurement, candidate = effect.measurement, effect.candidate
-    origin = candidate.origin if candidate is not None else None
     device_sec = measurement.clocks.load_sec + measurement.clocks.run_sec
     return {
         **measurement.provenance,
         DEVICE_SEC: round(device_sec, 6),
-        **(sharing(candidate.shared_with) if candidate is not None and effect.purpose is Purpose.SEARCH else {}),
+        **(sharing(candidate.shared_with) if effect.purpose is Purpose.SEARCH else {}),
         **({"stopped": measurement.stopped.value} if measurement.stopped else {}),
-        **(origin.provenance if origin is not None else {}),
+        **(candidate.origin.provenance if candidate.origin is not None else {}),
     }
 
 
-def _kind(effect: Store) -> RecordKind:
-    if effect.candidate is None:
+def _kind(candidate: Candidate) -> RecordKind:
+    if candidate.is_baseline:
         return RecordKind.BASELINE
-    return RecordKind.STATIC if effect.candidate.is_static else RecordKind.CANDIDATE
+    return RecordKind.STATIC if candidate.is_static else RecordKind.CANDIDATE

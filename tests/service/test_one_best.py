@@ -37,12 +37,12 @@ class Remembered(Script):
         match effect:
             case ev.Store(measurement=measurement):
                 record = Record(
-                    workload=effect.workload,
+                    workload=effect.candidate.workload,
                     scope=SCOPE,
-                    trace_json=effect.candidate.trace_json if effect.candidate is not None else "",
+                    trace_json=effect.candidate.trace_json,
                     run_secs=measurement.run_secs,
                     error=measurement.error,
-                    kind=RecordKind.BASELINE if effect.digest == BASELINE else RecordKind.CANDIDATE,
+                    kind=RecordKind.BASELINE if effect.candidate.is_baseline else RecordKind.CANDIDATE,
                     provenance=measurement.provenance,
                     checked=effect.is_checked,
                 )

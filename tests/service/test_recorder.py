@@ -21,11 +21,9 @@ from fleet.testing import eventually
 from tests.service.test_optimizer_loop import conditions
 
 RESULT = Store(
-    workload="w",
-    digest="a",
+    candidate=Candidate(workload="w", digest="a", trace_json="[1]", origin=Origin(source=Source.SPACE, knobs="x=4")),
     device_name="devices/d",
     measurement=Measurement(candidate_id="a", run_secs=(1.0,)),
-    candidate=Candidate(workload="w", digest="a", trace_json="[1]", origin=Origin(source=Source.SPACE, knobs="x=4")),
 )
 
 

@@ -136,7 +136,7 @@ def test_a_static_schedule_is_stored_as_one_and_is_no_trial() -> None:
     job.propose("a")
 
     stored = [store.candidate for store in job.happened(ev.Store) if isinstance(store, ev.Store)]
-    assert [(one.digest, one.is_static) for one in stored if one is not None] == [("s", True), ("a", False)]
+    assert [(one.digest, one.is_static) for one in stored if not one.is_baseline] == [("s", True), ("a", False)]
     item = job.core.workload("w")
     assert (item.trials, item.static_sec) == (1, 1.0)
     assert [record.trace_json for record in item.records] == ["s", "a"]

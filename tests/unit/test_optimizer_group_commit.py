@@ -9,6 +9,7 @@ import pytest
 
 from fleet.domain.measuring import Measurement
 from fleet.errors import DeviceUnreachable, DiskFull
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.core.events import Store
 from fleet.optimizer.group_commit import GroupCommit
 from fleet.testing import eventually
@@ -31,13 +32,12 @@ class Log:
         await self.is_open.wait()
         if self.is_full:
             raise DiskFull("no space left")
-        self.transactions.append([result.digest for result in results])
+        self.transactions.append([result.candidate.digest for result in results])
 
 
 def result(digest: str) -> Store:
     return Store(
-        workload="w",
-        digest=digest,
+        candidate=Candidate(workload="w", digest=digest, trace_json=digest),
         device_name="",
         measurement=Measurement(candidate_id=digest, run_secs=(1.0,)),
     )

@@ -46,8 +46,10 @@ class Candidate:
     """A schedule worth measuring. A search proposes it, and a job completes it on its way to the record."""
 
     trace_json: str
+    """Empty for the unscheduled program."""
+
     digest: str
-    """Digest of the trace, see `trace_digest`."""
+    """Digest of the trace, see `trace_digest`; BASELINE without a trace."""
 
     origin: Origin | None = None
     program: int | None = None
@@ -83,6 +85,11 @@ class Candidate:
     """It is the schedule that was chosen without a trial, and counts as none."""
 
     @property
+    def is_baseline(self) -> bool:
+        """True for the unscheduled program."""
+        return not self.trace_json
+
+    @property
     def is_of_rules(self) -> bool:
         """True if MetaSchedule's rules are known to have made it."""
         return self.origin is not None and self.origin.is_of_rules
@@ -93,7 +100,7 @@ class Candidate:
         return self.measurement.median_sec if self.measurement else math.inf
 
     def observation(self) -> Observation:
-        """Return it as searches use it."""
+        """Return its result for searches and the cost model."""
         return Observation(
             workload=self.workload,
             trace_json=self.trace_json,

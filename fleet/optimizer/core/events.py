@@ -352,19 +352,15 @@ class Measure:
 class Store:
     """To the library: store a result. Answered with Stored, before anything else happens to it."""
 
-    workload: str
-    digest: str
+    candidate: Candidate
     device_name: str
     measurement: Measurement
-    candidate: Candidate | None = None
-    """None: it is of an unscheduled program."""
-
     purpose: Purpose = Purpose.SEARCH
 
     @property
     def is_checked(self) -> bool | None:
         """True if its candidate's numbers were found right; None: they were not compared yet."""
-        return True if self.purpose is Purpose.RUN_OFF and self.candidate is not None else None
+        return True if self.purpose is Purpose.RUN_OFF and not self.candidate.is_baseline else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,24 +36,20 @@ class Results:
             on: name of the device that it was measured on; "": the job's last one.
         """
         self.unstored.add((workload, digest))
-        self._job.emit(
-            Store(
-                workload=workload,
-                digest=digest,
-                device_name=on or self._job.progress.device_name,
-                measurement=measurement,
-                candidate=None if digest == BASELINE else self._job.candidates[workload, digest],
-                purpose=purpose,
-            )
-        )
+        if digest == BASELINE:
+            candidate = Candidate(workload=workload, trace_json="", digest=BASELINE)
+        else:
+            candidate = self._job.candidates[workload, digest]
+        device_name = on or self._job.progress.device_name
+        self._job.emit(Store(candidate, device_name, measurement, purpose))
 
     def apply(self, stored: Stored) -> None:
         """Apply a result with a stored record."""
         result, candidate, measurement = stored.result, stored.result.candidate, stored.result.measurement
-        self.unstored.remove((result.workload, result.digest))
+        self.unstored.remove((candidate.workload, candidate.digest))
         self._job.progress.last_record_sec = stored.at_sec
-        item = self._job.workload(result.workload)
-        if candidate is None:
+        item = self._job.workload(candidate.workload)
+        if candidate.is_baseline:
             _book_baseline(item, measurement, may_close=result.purpose is Purpose.BASELINES)
         elif result.purpose is Purpose.SEARCH:
             self._book(item, candidate, measurement, stored)
