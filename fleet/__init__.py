@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import os
 
-TYPE_CHECKING = False  # that of typing, whose import takes longer than all of this, before Ctrl-C is handled
+TYPE_CHECKING = False  # instead of typing's: importing typing would delay the handling of Ctrl-C
 if TYPE_CHECKING:
     from fleet import aio, errors, runtime
     from fleet.artifacts.artifact import Artifact

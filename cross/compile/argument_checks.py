@@ -1,8 +1,8 @@
 """Finds the called programs of a planned Relax module, and the ones with arguments that need no checks.
 
 The VM allocates the tensors between programs in the shapes and types that the compiler gave them. Only arguments of the
-model come from outside. The checks take LLVM a quarter of the time of a small program, and two thirds of its code. A
-reshape that became a view leaves its program without a call.
+model come from outside. The checks are a quarter of a small program's compilation time, and two thirds of its code. A
+program is never called if it was a reshape that became a view.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def load_intrinsics(target: Target) -> None:
 
 
 def intrinsics_module(target: Target) -> str:
-    """Return the module with the intrinsics for a target, or "" where TVM has none."""
+    """Return the name of TVM's module with the intrinsics for a target; "" if there is none."""
     return f"{_PACKAGE}.{target.intrinsics_family}" if target.intrinsics_family else ""
 
 

@@ -19,7 +19,7 @@ class BoardConfig(CpuConfig):
 
 
 class BoardDriver(CpuDriver):
-    """The cores of a board."""
+    """Base of drivers for the processor cores of a board."""
 
     replaces = ("cpu",)
     settings = BoardConfig

@@ -12,8 +12,8 @@ from pathlib import Path
 def remove_tree(folder: Path) -> None:
     """Remove a folder and its content as far as possible, at any depth and with any permissions.
 
-    Folders are moved up before they are emptied: a few thousand in one another, which take a kernel a moment, are more
-    than a recursion reaches, or the name of a file can say.
+    Nested folders are moved to the top before they are emptied: a hostile kernel can nest thousands, deeper than the
+    recursion limit and the longest path.
     """
     with contextlib.suppress(OSError):
         with _entered(folder) as top:

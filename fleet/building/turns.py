@@ -4,7 +4,7 @@ A timing taken beside a busy compiler is worthless. On a machine that both build
 turns, in the order of their requests; measurements on another machine do not wait. Two processors of
 one machine are the same cores by two names: a measurement on a processor is exclusive.
 
-A task that waits for something that others may need their turn for, such as a lease, steps aside: see `stepped_aside`.
+A task gives up its turn while it waits for a lease, whose holder may need one: see `stepped_aside`.
 """
 
 from __future__ import annotations

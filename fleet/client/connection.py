@@ -1,7 +1,7 @@
 """Connection to a fleet's tracker: a channel with this account's credentials.
 
-The credentials are looked up by the tracker's address, again for each call: a tracker that starts after its clients
-writes them then, and a renewed certificate is used from its first day.
+The credentials are looked up by the tracker's address for each call, since a tracker of this account writes them when it
+starts, and certificates are renewed.
 
 With several addresses, the first that answers is used until a call fails.
 """

@@ -1,4 +1,4 @@
-"""Device time that trials are charged to jobs.
+"""Device time that jobs are charged for trials.
 
 Jobs that search the same workload in the same scope share its trials: of n jobs, each is charged 1/n, whichever job
 measured. All jobs together are thus charged each second once. The charge follows from the stored record alone, so that

@@ -35,7 +35,7 @@ async def run_gateway(tracker: str, options: GatewayOptions, connect_timeout_sec
     ):
         if options.is_open_to_network:
             logger.warning(
-                "open to the network, where TVM's protocol has no encryption: its observers read keys, "
+                "open to the network, where TVM's protocol has no encryption: others on it can read keys, "
                 "programs and results"
             )
             if not client.may_ask_for_others:

@@ -97,7 +97,7 @@ class Job:
     """Final report, JSON-ready."""
 
     reverted_at: datetime | None = None
-    """Since then its records are used for nothing; None: they are used."""
+    """Time from which its records are excluded from all use; None: they are used."""
 
     @property
     def trials_asked(self) -> int:
@@ -212,7 +212,7 @@ class Record:
         return math.inf if self.error or not self.run_secs else statistics.median(self.run_secs)
 
     def observation(self, program: RecordProgram | None = None) -> Observation:
-        """Return it as searches use it."""
+        """Return its result for searches and the cost model."""
         return Observation(
             workload=self.workload,
             trace_json=self.trace_json,

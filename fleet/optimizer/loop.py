@@ -4,7 +4,7 @@ The core (`fleet.optimizer.core.state`) decides; the loop performs its effects a
 are joined by a queue of one batch. If the device is on another machine, the next batch is made while the last one is
 measured. If builds and measurements share cores, they take turns anyway, so the next batches wait for the results of
 the last and are the better for it. A few workloads are searched side by side then: one search keeps one core busy. The
-last workload of a job is searched while its batch is built. With several devices, each measures a batch of another one.
+last workload of a job is searched while its batch is built. With several devices, each measures another workload.
 """
 
 from __future__ import annotations

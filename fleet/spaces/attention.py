@@ -219,7 +219,7 @@ def _turn_keys(schedule: Schedule, sizes: _Sizes, head: LoopRV | None) -> None:
 
 
 def _partial_results(schedule: Schedule, name: str, lanes: int) -> list[SBlockRV]:
-    """Split a reduction along the keys into one per lane and the joining of lanes."""
+    """Split a reduction along the keys into partial results, one per vector lane, and their sum."""
     block = schedule.get_sblock(name)
     loop = schedule.get_loops(block)[-1]
     if extent(schedule, loop) == lanes:

@@ -20,13 +20,13 @@ class Role(enum.Enum):
     """Role of a loop of a product. A product sums data times weights over its reductions."""
 
     BATCH = "batch"
-    """Loop in both operands, and in the result: every step is a separate product."""
+    """Loop that indexes both operands and the result: every step is a separate product."""
 
     ROW = "row"
-    """Loop in the data only: pixels of a convolution, rows of a matrix."""
+    """Loop that indexes the data, not the weights: pixels of a convolution, rows of a matrix."""
 
     COLUMN = "column"
-    """Loop in the weights only: output channels, columns of a matrix."""
+    """Loop that indexes the weights, not the data: output channels, columns of a matrix."""
 
     SUM = "sum"
 

@@ -50,7 +50,7 @@ _STALL_SEC = 0.1
 _SHOWN_STALL_SEC = 1.0
 """A shorter one is a busy machine's."""
 _LONGEST_LISTENING_SEC = 2.0
-"""After a longer stall than this, messages have had time enough to be read."""
+"""Limit on reading the messages that arrived during a stall, before timers fire."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ async def ask_to_join(
             answer = await read_next(call) or pb.AskToJoinResponse()
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                raise NotJoined(f"the tracker at {address} is older than approval; join with a token") from error
+                raise NotJoined(f"the tracker at {address} is too old to approve agents; join with a token") from error
             raise from_rpc_error(error, TrackerUnavailable) from error
     if not answer.HasField("membership"):
         raise TrackerUnavailable(f"the tracker at {address} ended the request to join")

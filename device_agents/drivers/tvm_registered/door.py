@@ -1,6 +1,6 @@
 """Loopback port at which the workers of one device open sessions with its server.
 
-A worker opens several sessions with one key. The server wants another match key for each, which the agent has.
+A worker opens several sessions with one key. The server requires a new match key for each; the agent supplies it.
 """
 
 from __future__ import annotations

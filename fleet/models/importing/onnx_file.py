@@ -36,7 +36,7 @@ _ERRORS_ONLY = 3
 """Severity from which ONNX Runtime writes to its log."""
 
 _PACKED = frozenset({"INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1"})
-"""Types of which a byte holds several."""
+"""Types that are packed, several values to a byte."""
 
 _CONSTANT_WEIGHTS_IR_VERSION = 4
 """The first version that need not list every initializer as an input, too."""

@@ -33,7 +33,7 @@ class _Base:
     """Leading digits of 1 / log2, few enough for exact multiples."""
 
     low: float
-    """Remainder of 1 / log2."""
+    """1 / log2 less `high`."""
 
     ln: float
     """Natural logarithm of the base."""

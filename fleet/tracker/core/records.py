@@ -235,7 +235,7 @@ class YieldEntry:
     request_key: tuple[str, str] | None
     """Request that asks; None: a mark of the device's health does, or a booking."""
     lease_class: LeaseClass
-    """Class of the request; the lease's own without one."""
+    """Class of that request; without a request, the class of the lease."""
     until_sec: float
     """The lease ends then."""
     reason: str = ""
