@@ -44,7 +44,9 @@ class Strays:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(process.pid, os.WNOHANG)
         if strays:
-            logger.warning("killed what a worker left behind", extra={"pids": [process.pid for process in strays]})
+            logger.warning(
+                "killed processes that a worker left behind", extra={"pids": [process.pid for process in strays]}
+            )
         return [process.pid for process in strays if linux.is_running(process.pid)]
 
     def bury(self) -> None:

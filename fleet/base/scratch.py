@@ -69,7 +69,7 @@ def own(folder: Path) -> int:
     """Lock a folder as this process's while the returned descriptor is open. Also works for multiprocessing's folders.
 
     Raises:
-        OSError: there is no room for the mark, or it has one.
+        OSError: the disk is full, or the folder is marked already.
     """
     # Locked before it gets its name, so that it is never seen unlocked.
     hidden = folder / f"{_OWNER}.new"

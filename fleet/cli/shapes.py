@@ -13,7 +13,7 @@ def parse_shapes(texts: Sequence[str]) -> tuple[Shapes, ...]:
     sets.
 
     Raises:
-        ConfigError: one is something else, or inputs have different numbers of shapes.
+        ConfigError: an option is malformed, or inputs have different numbers of shapes.
     """
     found: dict[str, list[tuple[int, ...]]] = {}
     for name, shape in map(parse_shape, texts):

@@ -1,6 +1,6 @@
 """Connection to a fleet's tracker: a channel with this account's credentials.
 
-The credentials are looked up by the tracker's address for each call, since a tracker of this account writes them when it
+The credentials are looked up by the tracker's address for each call: a tracker of this account writes them when it
 starts, and certificates are renewed.
 
 With several addresses, the first that answers is used until a call fails.

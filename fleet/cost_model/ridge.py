@@ -80,8 +80,8 @@ def fit_residual(grams: Sequence[Gram], shared: Vector) -> Vector:
 def residuals(lessons: Sequence[Lesson]) -> tuple[Mapping[str, Vector], Mapping[str, Vector]]:
     """Return the residual weights of instruction sets, and then of device models.
 
-    A device model's residual includes that of its instruction set, which it borrows from its siblings. Nothing can be
-    told apart where there is only one of them.
+    A device model's residual includes that of its instruction set, which it shares with its siblings. With a single
+    instruction set or device model there are none.
     """
     grams = [lesson.gram for lesson in lessons]
     shared = fit(grams)

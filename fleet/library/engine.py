@@ -200,7 +200,7 @@ def _check_directory(url: sa.URL, *, make: bool) -> None:
             with contextlib.suppress(OSError):
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except (FileExistsError, NotADirectoryError) as error:
-            raise NoLibrary(f"{path.parent} cannot be the library's directory: {error.filename} is none") from error
+            raise NoLibrary(f"{path.parent} cannot be the library's directory: {error.filename} is a file") from error
         except OSError as error:
             raise LibraryError(f"cannot make {path.parent} for the library: {error.strerror}") from error
     if not path.parent.is_dir():

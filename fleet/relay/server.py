@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 _SERVICE_HOST = "127.0.0.1"
 _FILES_EACH = 3
-"""Files of one connection, at most: a registered agent has its own, and both ends of the one to the service."""
+"""File descriptors of one connection, at most: its own and both ends of its connection to the service."""
 
 _BACKLOG = 1_024
 _NO_FILES_SEC = 0.1

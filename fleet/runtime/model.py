@@ -1,6 +1,6 @@
 """A loaded model: takes numpy arrays, returns numpy arrays. The Relax VM in its library does the work.
 
-Calls of one model wait for each other, for its VM runs one at a time; load it twice for two at once.
+Calls of one model run one after the other, because its VM allows no more; load the model twice to run two at once.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class _Tiled:
     product: Product
     tiles: list[Tile]
     unit: IntegerUnit | None
-    """The instruction that computes it, where that is one of 8-bit integers."""
+    """Instruction that computes a product of 8-bit integers; None for all others."""
 
 
 def _tiled_products(mod: IRModule, facts: ProcessorFacts) -> dict[str, _Tiled]:

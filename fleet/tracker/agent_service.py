@@ -145,7 +145,7 @@ class AgentServicer(Observer):
         """
         queries, limits = self._queries, self._queries.limits
         if len(self._outboxes) >= limits.max_agents and event.agent_id not in self._outboxes:
-            raise LimitReached(f"{len(self._outboxes)} agents are attached, and no more may be")
+            raise LimitReached(f"{len(self._outboxes)} agents are attached, which is the limit")
         known = [device for offered in event.devices if (device := queries.device(offered.name)) is not None]
         others = queries.device_count - len(known)
         if others + len(event.devices) > limits.max_devices:

@@ -60,7 +60,7 @@ class TrackerMetrics(Observer, Collector):
             self._yields.labels(each)
         self._models: dict[str, None] = {}
         self._shown: dict[str, _Standing] = {}
-        """By device name."""
+        """Counted values of each device, by its name."""
 
         self._counts: Counter[_Standing] = Counter()
         self._follow(queries.device_names())

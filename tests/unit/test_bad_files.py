@@ -271,7 +271,7 @@ def test_a_data_directory_that_is_a_file_is_named(monkeypatch: pytest.MonkeyPatc
 
     assert (done.exit_code, done.stderr) == (
         2,
-        "error: bad.onnx cannot be the library's directory: bad.onnx is none\n",
+        "error: bad.onnx cannot be the library's directory: bad.onnx is a file\n",
     )
 
 

@@ -48,7 +48,7 @@ class Errand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """Result of an errand."""
+    """Answer of a task that ran on a builder."""
 
     answer: Answer
     builder: str

@@ -264,7 +264,7 @@ class JobProgress:
     @property
     def worth(self) -> float:
         """Worth of the next batch in the prioritizer's currency; infinite before the first plan."""
-        planned = self.planned  # another thread may ask while it is replaced
+        planned = self.planned  # read once: the list is replaced while another thread uses it
         return planned[0].reason.worth if planned else math.inf
 
     @property

@@ -195,7 +195,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Next step."""
+    """Next batches of all jobs, and the workloads that are finished."""
 
     batches: tuple[ProposedBatch, ...]
     """The most valuable first, at most one for each workload."""

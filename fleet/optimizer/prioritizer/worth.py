@@ -43,7 +43,7 @@ class Estimate:
     """Gained by the first batch."""
 
     far_share: float
-    """Gained by all trials that can be looked ahead, even if the job's budget is smaller."""
+    """Share that all trials within the horizon should gain, even if the job's budget is smaller."""
 
     far_count: int
     """Trials that can be looked ahead."""

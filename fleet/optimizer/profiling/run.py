@@ -129,7 +129,7 @@ def refuse_unfit(name: str, inventory: Inventory) -> None:
     """Refuse a device that cannot time operators in place.
 
     Raises:
-        InvalidRequest: see its text.
+        InvalidRequest: it cannot; the message has the reason.
     """
     problem = why_unfit(inventory)
     if problem:

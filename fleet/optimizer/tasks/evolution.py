@@ -33,7 +33,7 @@ _MIN_UNMEASURED = 50
 """Fresh samples in each round's first population: TVM's own figure."""
 
 _MOST_REFUSED = 320
-"""Number of consecutive samples that no GPU could run which ends a search: TVM's own figure, 5 populations of 64.
+"""A search ends after this many consecutive samples that no GPU could run: TVM's own figure, 5 populations of 64.
 For a matrix product on a GPU nine in ten are refused, so a smaller population needs more attempts.
 """
 

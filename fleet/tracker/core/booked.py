@@ -84,7 +84,7 @@ def held_for(tables: Tables, request: RequestEntry) -> str | None:
 
 
 def move_away(tables: Tables, name: str, until_sec: float) -> bool:
-    """Keep the bookings of a device that start before a moment on other devices; return False if that cannot be."""
+    """Move a device's bookings that start before a moment to other devices; return False if that is impossible."""
     slots = [slot for slot in tables.bookings.by_device[name] if slot.booking.entry.starts_at_sec < until_sec]
     if any(slot.lease_name or slot.booking.is_active(tables.now_sec) for slot in slots):
         return False
@@ -96,7 +96,7 @@ def move_away(tables: Tables, name: str, until_sec: float) -> bool:
 
 
 def commit(tables: Tables, moves: Mapping[Slot, str]) -> None:
-    """Plan slots on other devices; empty: on none."""
+    """Plan slots on other devices; an empty name is no device."""
     for slot, name in moves.items():
         former = slot.device_name
         tables.bookings.plan(slot, name, tables.now_sec)

@@ -1,4 +1,4 @@
-"""Parts of the answer to the question why a request waits. Long ones are generators that yield between portions."""
+"""Parts of the explanation why a request waits. Long ones are generators that yield between portions."""
 
 from __future__ import annotations
 

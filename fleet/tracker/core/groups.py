@@ -12,7 +12,7 @@ from fleet.domain.selectors import parse_selector
 
 
 class DeviceClass:
-    """Devices with equal labels beside the name."""
+    """Devices whose labels are equal except for the name."""
 
     __slots__ = ("free", "groups", "names")
 

@@ -104,7 +104,7 @@ class LeaseEntry:
     charged_at_sec: float = 0.0
     """Moment of the latest charge."""
     has_starved: bool = False
-    """True if its account starved before the grant: a batch lease then keeps its slice beside all classes."""
+    """True if its account starved before the grant: a batch lease then keeps its slice whatever waits."""
     note: str = ""
     """Name chosen by the client; empty if it equals the holder's name. Not in the journal."""
 

@@ -22,7 +22,7 @@ class Quota:
     device_sec_per_day: float = math.inf
     """Device seconds from midnight to midnight, UTC."""
     longest_sec: float = math.inf
-    """Length of a lease [s]."""
+    """Limit on the length of a lease [s]."""
 
 
 NO_QUOTA = Quota()
