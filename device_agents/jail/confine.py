@@ -32,7 +32,7 @@ def furnish(jail_spec: JailSpec) -> None:
     """Take the second step: build the worker's view of the file system.
 
     Raises:
-        OSError: see above.
+        OSError: a layer that worked when the agent started does not.
     """
     if Layer.MOUNT in jail_spec.layers:
         namespaces.furnish(jail_spec, has_pid_namespace=Layer.PID in jail_spec.layers)

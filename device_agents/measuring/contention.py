@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from fleet.domain.measuring import Disturbance, DisturbanceKind
 
 _MOST_THREADS = 16
-"""A part of a large pool is enough, for the files are read around every candidate."""
+"""Limit on the threads that are read: a part of a large pool is enough, and each read delays a candidate."""
 
 _NOTED_SHARE = 0.2
 """Less is an interruption of one repeat among several, of which the median counts."""

@@ -1,9 +1,9 @@
 """The agent's stream to its tracker: the agent reconnects for ever; open sessions do not depend on it.
 
 The agent sends a hello, then reports: on every change of health, and at least every 5 s. The tracker sends its clock,
-its key, and fences. When devices are added, a new stream with a new hello replaces the old one, which ends only once
-the tracker has answered on the new one: leases go on, and no device is away even for a moment. The same holds if the
-tracker's time may be long ago.
+its key, and fences. When devices are added, or the tracker's last time may be stale, a new stream with a new hello
+replaces the old one. That ends only once the tracker has answered on the new one: leases go on, and no device is away
+even for a moment.
 """
 
 from __future__ import annotations

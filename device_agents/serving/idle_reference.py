@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class IdleReference:
-    """Idle work of one device."""
+    """Runs the reference kernel while one device is idle."""
 
     def __init__(
         self, device: ServedDevice, pool: WorkerPool, attachments: Callable[[], int], timing: Timing = USUAL

@@ -204,7 +204,7 @@ class _Timer:
             outputs = tuple(map(tensor_from_proto, response.outputs))
             committed = row.digests[call * DIGEST_BYTES : (call + 1) * DIGEST_BYTES]
             if digest_of_outputs([output.content for output in outputs]) != committed:
-                raise _Refuted(f"call {call} of {calls} in a row computed something else than when it was made again")
+                raise _Refuted(f"call {call} of {calls} in a row gave another result when it was repeated")
             found.append(ProofAnswer(seed=row.seed, call=call, outputs=outputs))
         return tuple(found)
 

@@ -96,7 +96,7 @@ class SessionTable:
         valid.
 
         Raises:
-            Unauthenticated: it is none.
+            Unauthenticated: the signature is wrong, or the device is not of this agent.
         """
         with contextlib.suppress(TrackerUnavailable):  # no tracker yet: calls wait for it
             self._admission.read(token)

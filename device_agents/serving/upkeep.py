@@ -47,7 +47,7 @@ class Upkeep:
         run: RunHook = run_hook,
     ) -> None:
         self.cycles = 0
-        """Successful power cycles since the agent started. Workers from before one are replaced."""
+        """Successful power cycles since the agent started. Workers that started before the last one are replaced."""
 
         self.recoveries = 0
         """Ends of faults: power cycles, and those of failed hooks by time."""

@@ -45,7 +45,7 @@ class Patience:
     """Wait for killed processes."""
 
     reported_sec: float = 1.0
-    """A surviving worker is reported, and its device takes no lease until it is gone."""
+    """A worker that survives this long is reported, and its device takes no lease until it is gone [s]."""
 
     given_up_sec: float = 10.0
     """The worker's session ends without it."""

@@ -115,7 +115,7 @@ def refuse_network(host: str) -> None:
     """Refuse to listen where other machines can connect.
 
     Raises:
-        ConfigError: they can, and nobody said that this is meant.
+        ConfigError: they can, and --allow-network is missing.
     """
     if not is_loopback(host):
         raise ConfigError(

@@ -39,8 +39,8 @@ def serve(ctx: typer.Context, serving: AgentOptions, tracker: options.TrackerOpt
     It joins the fleet of a tracker of this account by itself. At others it waits until an admin approves the code that
     it shows ('fleet agent approve'), or takes a token ('fleet agent join').
 
-    Without --tracker and --config it looks for one that advertises itself by zeroconf, and takes 127.0.0.1:9290 when
-    there is none. It asks no tracker for approval that it has only found.
+    Without --tracker and --config it looks for a tracker that advertises itself by zeroconf, and takes 127.0.0.1:9290
+    when there is none. It never asks such a tracker for approval.
 
     Example: fleet agent serve --tracker 10.0.0.5:9290 --config agent.yaml
     """

@@ -1,7 +1,7 @@
 """The newest jobs of a library for shell completion: read directly and quickly.
 
-Opening a library makes one of an older version today's, ends jobs whose process is gone, and its imports take half a
-second. Nothing of that may happen because somebody pressed a key. The columns are those that every version has.
+Opening a library migrates an older one, ends jobs of vanished processes, and imports for half a second. Completion must
+do none of this. The columns are those that every version has.
 """
 
 from __future__ import annotations

@@ -117,16 +117,16 @@ class BorrowedLease:
 
     @property
     def yield_wanted(self) -> YieldWanted | None:
-        """None: the holder decides."""
+        """Always None: the process that holds the lease decides."""
         return None
 
     @property
     def outbid(self) -> float:
-        """0: the tracker tells bids to the process with the lease only."""
+        """Always 0: the tracker sends bids to the process that holds the lease."""
         return 0.0
 
     def watch_yield(self, on_yield: Callable[[], None]) -> None:
-        """Do nothing: the holder decides."""
+        """Do nothing: the process that holds the lease decides."""
 
     def watch(self, *, on_end: Callable[[], None], on_renew: Callable[[], None]) -> None:
         """Register callbacks, called when the token's file is removed and when it changes."""

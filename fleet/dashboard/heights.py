@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 ROOMY_LINES = 28
-"""Number of lines from which details are shown below the panes, with fewer instead of them."""
+"""Number of lines from which details are shown below the panes; with fewer, they replace the panes."""
 
 _HEADER_LINES = 1
 

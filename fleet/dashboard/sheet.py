@@ -42,7 +42,7 @@ class Sheet:
 
     cells: tuple[tuple[Cell, ...], ...] = ()
     note: str = ""
-    """Said instead of rows where there are none."""
+    """Text shown if there are no rows."""
 
     def line(self, index: int) -> Text:
         """Return one row."""

@@ -10,7 +10,7 @@ from fleet.domain.health import GOOD, HealthMark
 
 
 class DeviceState(enum.StrEnum):
-    """True if a device can be leased now. The names are those of fleet.v1.DeviceState without their prefix."""
+    """Readiness of a device for leases. The names are those of fleet.v1.DeviceState without their prefix."""
 
     AVAILABLE = "AVAILABLE"
     LEASED = "LEASED"

@@ -76,7 +76,7 @@ def _run(model: Model, inputs: Sequence[Array]) -> tuple[tuple[Array, ...], str]
         return tuple(map(np.asarray, run.outputs)), run.by
     if model.format is not ModelFormat.ONNX:
         raise InvalidRequest(
-            f"{model.title} is exported with answers to check it by; what computes them is not installed, or refuses "
+            f"{model.title} is exported with answers to check it by; the engine for them is not installed, or refuses "
             f"the model: try pip install 'tvm-fleet[{model.format}]'"
         )
     from onnx import load_from_string

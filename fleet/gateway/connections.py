@@ -57,7 +57,7 @@ class Connections:
         """
         task = asyncio.current_task()
         if len(self._speaking) >= _MOST_SPEAKING:
-            raise BrokenMessage("one connection too many")
+            raise BrokenMessage("too many connections")
         self._silent.pop(task, None)
         self._speaking.add(task)
 

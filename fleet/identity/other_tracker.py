@@ -17,7 +17,7 @@ _MOST_CHARS = 300
 
 
 class OtherTracker:
-    """The kept address of one tracker's peer."""
+    """Stored address of the other tracker: the standby of a primary, or its primary."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

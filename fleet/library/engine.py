@@ -186,7 +186,7 @@ def _sqlite_url(path: Path) -> sa.URL:
 
 def _refuse_file_for_directory(directory: Path) -> None:
     if directory.exists() and not directory.is_dir():
-        raise NoLibrary(f"{directory} cannot be the library's directory: {directory} is none")
+        raise NoLibrary(f"{directory} cannot be the library's directory: {directory} is a file")
 
 
 def _check_directory(url: sa.URL, *, make: bool) -> None:

@@ -36,12 +36,12 @@ class RecordKind(enum.StrEnum):
     """The original workload without any schedule: "untuned"."""
 
     IN_PLACE = "in place"
-    """The schedule that a whole model has after its best few ran in it; timed there. Its provenance has the digests of
-    all that were "compared"."""
+    """The schedule chosen by running the best few in the whole model, with its time there. Its provenance has the
+    digests of all that were "compared"."""
 
 
 SCHEDULED = (RecordKind.CANDIDATE, RecordKind.STATIC)
-"""Records of schedules, by any chooser."""
+"""Kinds of records whose program has a schedule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class Record:
     """Unique id: of two records with one uid the first is kept, so a store may be repeated; empty = generated."""
 
     program: RecordProgram | None = None
-    """To be stored; it is read from the library's memory."""
+    """Only for storing; `Library.memory` reads it."""
 
     id: int = 0
     """Number in the library; 0 until it is stored."""

@@ -59,7 +59,7 @@ class ColumnSums:
     """Columns of the result, or of a group, if groups of columns read the same data."""
 
     lanes: int
-    """Numbers of the widest type that it touches in a vector register."""
+    """Elements of its widest type per vector register."""
 
     is_grouped: bool
     row: int

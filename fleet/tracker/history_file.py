@@ -217,7 +217,7 @@ def _select(path: Path, query: str, *values: str | float) -> list[Any]:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
             if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
-                return []  # it is being made
+                return []  # the file is being created
             return connection.execute(query, values).fetchall()
     except (sqlite3.Error, UnicodeError) as error:
         raise FleetError(

@@ -1,8 +1,8 @@
 """Snapshots of the fleet, including readings and jobs, which are not in the journal.
 
-A snapshot is of one moment, and nobody waits for it: each device's part is kept, encoded, and remade after changes, a
-portion at a time, until few are left. Those are made in the moment itself, which then only references the existing
-parts; joining them may take its time.
+A snapshot shows one moment and blocks nobody: the encoded part of each device is cached, and after changes encoded
+again, a portion at a time. Once few are left, these are encoded at once, and all parts are collected. They are joined
+later.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def counts(snapshot: Snapshot) -> Sequence[Datum]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePage:
-    """A device."""
+    """Content of the page of one device."""
 
     name: str
     href: str

@@ -27,7 +27,7 @@ def model_snapshot_from_proto(message: cost_model_service_pb2.ModelSnapshot) -> 
     """Convert a snapshot, and check its content against its digest.
 
     Raises:
-        InvalidRequest: it is not.
+        InvalidRequest: the content does not match the digest.
     """
     snapshot = ModelSnapshot(
         digest=message.digest,

@@ -1,7 +1,7 @@
 """Identities of peers: TLS between the fleet's processes, and a server's facts about its callers.
 
 Both sides show certificates of the fleet's authority. A client checks that the server has the name that it expects,
-not the address that it dialled: addresses move, and are anybody's.
+not the address that it dialled: an address may change, and anybody may take it.
 """
 
 from __future__ import annotations

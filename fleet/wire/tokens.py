@@ -13,7 +13,7 @@ TOKEN_HEADER = "fleet-token-bin"  # noqa: S105 - the name of a header
 """Metadata key that carries the token; the suffix tells gRPC that the value is binary."""
 
 TICKET_HEADER = "fleet-upload-ticket-bin"
-"""Metadata key that carries a ticket for uploads instead."""
+"""Metadata key that carries a ticket for uploads instead of a token."""
 
 
 def sign_claims(claims: Claims, signer: TokenSigner) -> lease_pb2.Token:

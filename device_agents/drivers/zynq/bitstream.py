@@ -22,7 +22,7 @@ _MOST_BYTES = 64 * 1024**2
 """The largest Zynq needs some 40 MB. Files from peers are held in memory, on boards that have little."""
 
 _MOST_PACKETS = 4_000_000
-"""Padding included: more than the frames of any part, and a walk of a few seconds."""
+"""Limit on packets, padding included: more than any part needs, and read within a few seconds."""
 
 _SYNC_WITHIN_BYTES = 4096
 """Dummy words before the sync word are a few dozen."""

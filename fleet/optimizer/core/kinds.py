@@ -41,7 +41,7 @@ class TrialsOfKinds:
         """Trials that an interrupted run spent beyond the share of its kind: the other kinds get so many less."""
 
     def seat(self, progress: JobProgress) -> Seat:
-        """Add a kind, by the progress of its search."""
+        """Add a kind of device, with the progress of its search."""
         found = Seat(kinds=self, progress=progress)
         self.seats.append(found)
         return found

@@ -67,7 +67,7 @@ class ProposeTask:
     mod_json: str
     target: Target
     device_model: str = ""
-    """Data of the shared model on this hardware counts."""
+    """The shared model has residuals for its measurements."""
 
     records: tuple[Observation, ...] = ()
     """The workload's measured candidates, the newest last. Those with features help the shared model to predict."""

@@ -43,7 +43,7 @@ class Selection:
 
     workload: Workload
     options: tuple[Record, ...]
-    """Checked ones. Their times are those alone, with warm caches."""
+    """Checked candidates, timed outside of the model with warm caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

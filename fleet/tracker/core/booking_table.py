@@ -155,7 +155,7 @@ class BookingTable:
         self.unvisited += [slot.booking.name for slot in self.by_device.get(device_name, ())]
 
     def hold(self, device_name: str) -> None:
-        """Leave a device out of the free ones. Idempotent."""
+        """Exclude a device from the free ones. Idempotent."""
         self.held[device_name] = None
         self._matching.set_busy(device_name)
 

@@ -1,8 +1,8 @@
 """Choice among free devices. Pure.
 
-Among several classes of free devices, a request gets one of the most common class: the one of which the smallest group,
-of another selector that was requested in the last days, is largest. So a request that any board suits takes none of the
-few boards that others need.
+A request gets a device of the most common class, so that it takes none of the few boards that others need. A class is
+as common as the smallest group that contains it, among the groups of other selectors that were requested in the last
+days.
 """
 
 from __future__ import annotations

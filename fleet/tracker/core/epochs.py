@@ -1,8 +1,8 @@
 """New epochs exceed every epoch known to the journal, the clock and the agents.
 
-A nonce goes with them. It is random, new with each start, and in every token; an agent honours tokens with the nonce
-that it was told last, and of older ones only that of the lease which it was told goes on. So a token of a history that
-the tracker lost is refused even where an epoch was repeated.
+Each start of the tracker makes a random nonce, which is in every token. An agent accepts tokens with the newest nonce,
+and one with an older nonce for the lease that the tracker named as continuing. So a token from a lost journal is
+refused even if its epoch was repeated.
 """
 
 from __future__ import annotations
