@@ -44,7 +44,7 @@ class Runtime(Protocol):
     def reference(self) -> list[float]:
         """Repeat a fixed small workload on the candidates' processor; return the time of each repeat [s].
 
-        A few milliseconds in all, see device_agents.measuring.reference. Nothing where there is no such work.
+        A few milliseconds in all, see device_agents.measuring.reference. Return nothing without such a workload.
         """
 
     def prepare_proof(self, order: ProofOrder) -> ProofParts:

@@ -86,7 +86,7 @@ class Group:
 
     @cached_property
     def weights(self) -> NDArray[np.float32]:
-        """[n_candidates]."""
+        """Weights of the observations, [n_candidates]."""
         return weights_of(self.observations)
 
     def __len__(self) -> int:

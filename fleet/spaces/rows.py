@@ -167,7 +167,7 @@ def _reads_of(block: SBlock, buffers: list[Buffer]) -> list[BufferRegion]:
 def _partial_results(
     schedule: Schedule, block: SBlockRV, facts: ProcessorFacts, tile: RowTile | None
 ) -> list[SBlockRV]:
-    """Split a reduction into one per lane and the joining of lanes; return the blocks before the last, in order."""
+    """Split a reduction into partial results, one per lane, and their sum; return the blocks before it, in order."""
     _, sums = split_by_kind(schedule, block)
     length, most = _length(schedule.get(block)), lanes_of(schedule.get(block), facts)
     if not _is_cut(length, most):

@@ -1,4 +1,4 @@
-"""Turns a model to int8 as most users do: ONNX Runtime's static quantisation, in the QDQ format."""
+"""Converts a model to int8 as most users do: ONNX Runtime's static quantisation, in the QDQ format."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def _take_due(tables: Tables) -> None:
 
 
 def _visit(tables: Tables, name: str) -> None:
-    """Have a booking follow the time and the devices."""
+    """Adapt a booking to the time, and to devices that came or left."""
     booking, now = tables.bookings.entries.get(name), tables.now_sec
     if booking is None:
         return

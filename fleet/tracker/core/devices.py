@@ -1,8 +1,8 @@
 """Attachment, reports and removal of devices.
 
-An agent may serve a thousand. They come and go a portion at a time, so that nobody has to wait for all of them; each
-portion stands for itself, in the journal, too: the epochs that its agent has seen are counted before a device of it is
-granted, and a stream that ends between two takes all of its devices offline.
+An agent may serve a thousand. They come and go a portion at a time, so that nobody has to wait for all of them. Each
+portion is complete, also in the journal: the epochs that the agent has seen count before a device is granted, and a
+stream that ends between two portions takes all of its devices offline.
 """
 
 from __future__ import annotations

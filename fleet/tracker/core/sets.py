@@ -97,7 +97,7 @@ def held_for(tables: Tables, request: RequestEntry) -> str | None:
 
 
 def granted_to(tables: Tables, client: ClientEntry, ids: Sequence[str]) -> list[LeaseEntry]:
-    """Return the leases that a repeated request was granted. Those of a set that has lost one since are ended."""
+    """Return the leases that a repeated request was granted. If a set has lost one since, the others are ended."""
     held = [client.leases[each] for each in ids if each in client.leases]
     if len(held) == len(ids):
         return held
