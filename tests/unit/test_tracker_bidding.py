@@ -40,12 +40,26 @@ def told(bench: Bench, effects: list[ev.Effect]) -> list[tuple[str, float]]:
     return [(requests[each.lease_name], each.bid) for each in effects if isinstance(each, ev.Outbid)]
 
 
-def test_a_waiting_bid_is_told_to_the_lowest_lease_of_its_account(bench: Bench) -> None:
-    """Only one lease has to make room: the one with the lowest bid."""
+def test_a_waiting_bid_is_told_to_the_lowest_leases_of_its_account(bench: Bench) -> None:
+    """Also to one with a higher bid at its grant: that kept a board for batches worth a tenth of the waiting one."""
     ask(bench, "alice", "low", bid=1.0, name="a")
     ask(bench, "alice", "high", bid=2.0, name="b")
 
-    assert told(bench, ask(bench, "alice", "waits", bid=0.5, name="a|b")) == [("low", 0.5)]
+    assert told(bench, ask(bench, "alice", "waits", bid=0.5, name="a|b")) == [("low", 0.5), ("high", 0.5)]
+
+
+def test_few_leases_are_told_of_one_request() -> None:
+    """A release costs its holder a request and a session."""
+    bench = Bench()
+    bench.state = TrackerState(boot=7)
+    bench.attach(*"abcdef")
+    bench.connect("alice")
+    for bid, board in enumerate("fedcba"):
+        ask(bench, "alice", board, bid=1.0 + bid, name=board)
+
+    found = told(bench, ask(bench, "alice", "waits", bid=9.0, name="a|b|c|d|e|f"))
+
+    assert [request for request, _ in found] == list("fedc")
 
 
 def test_a_bid_is_told_to_no_other_account(bench: Bench) -> None:

@@ -7,6 +7,7 @@ of a request that waits for its device, and decides. Leases and requests of othe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import nsmallest
 from itertools import islice
 
 from fleet.domain.leases import LeaseClass
@@ -17,13 +18,16 @@ from fleet.tracker.core.tables import Tables
 _MAX_EXAMINED = 256
 """Number of devices examined for one request."""
 
+_MOST_TOLD = 4
+"""Number of leases told of one request. Bids fall from batch to batch, so the board of least value may not be that with
+the lowest bid at its grant."""
+
 
 def tell_of_request(tables: Tables, request: RequestEntry) -> None:
-    """Tell a new request's bid to the lease with the lowest bid on a suitable device."""
+    """Tell a new request's bid to the leases with the lowest bids on suitable devices."""
     if request.terms.bid and request.terms.lease_class is LeaseClass.BATCH and request in tables.waiting:
-        least = min(_own(tables, request), key=lambda lease: (lease.terms.bid, lease.granted_at_sec), default=None)
-        if least is not None:
-            tables.effects.append(ev.Outbid(least.client_id, least.name, request.terms.bid))
+        lowest = nsmallest(_MOST_TOLD, _own(tables, request), key=lambda lease: (lease.terms.bid, lease.granted_at_sec))
+        tables.effects.extend(ev.Outbid(lease.client_id, lease.name, request.terms.bid) for lease in lowest)
 
 
 def tell_lease(tables: Tables, lease: LeaseEntry) -> None:
