@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
 from dataclasses import replace
 from io import StringIO
@@ -81,6 +82,25 @@ def test_few_trials_do_not_make_a_workload_dear() -> None:
 
     trial_secs = {batch.workload: batch.reason.device_sec / batch.count for batch in planned.batches}
     assert pytest.approx({"begun": 33.6 / 48, "known": 0.1, "dear": 1.0}) == trial_secs
+
+
+def test_a_deadline_raises_the_worth_of_a_jobs_batches() -> None:
+    """Within bounds, by the share of the time that the job can wait, unless it makes as many trials as fit."""
+    records = [Observation(workload="w", trace_json="t", run_sec=1.0)]
+    job = JobProgress(workloads=[progress(trials=16, device_sec=16.0, right={"[]": 1.0}, records=records)])
+
+    def factor(deadline_sec: float, **terms: object) -> float:
+        """Return the factor after ten seconds, with 20 trials left of a second each."""
+        job.builders.build_sec = job.builders.search_sec = 0.0
+        job.builders.builds = job.builders.searches = 10**9
+        found = plan(job, conditions(deadline_sec=deadline_sec, **terms), 20, now_sec=10.0)
+        return found.batches[0].reason.priority
+
+    assert factor(math.inf) == 1.0
+    assert factor(50.0) == pytest.approx(2.0)
+    assert factor(50.0, priority=3.0) == pytest.approx(6.0)
+    assert factor(31.0) == factor(15.0) == 10.0
+    assert factor(50.0, is_bound_by_time=True) == 1.0
 
 
 def test_a_batch_is_judged_by_its_gain() -> None:

@@ -37,6 +37,9 @@ _LOOK_SHARE = 0.1
 _LEAST_LOOK = 4
 """Batches that are looked ahead at least, so that a job with a small budget does not end after one unlucky batch."""
 
+_MOST_URGENT = 10.0
+"""Largest factor of a deadline: a job that cannot keep it any more does not keep the boards from all others."""
+
 _IDLE_BUILDER_PRICE = 0.1
 """Device seconds that a second of builders is worth where they are on other machines than the device."""
 
@@ -51,13 +54,15 @@ def plan(progress: JobProgress, conditions: Conditions, trials_left: int, now_se
     items = progress.workloads
     price = 1.0 if conditions.shares_cores else _IDLE_BUILDER_PRICE
     usual_sec = _usual_trial_sec(items, conditions.batch_size)
+    trial_sec = _priced_trial_sec(progress, conditions, usual_sec, price)
+    needed_sec = 0.0 if conditions.is_bound_by_time else trials_left * trial_sec
     terms = JobTerms(
         name=conditions.job_name,
-        priority=conditions.priority,
+        priority=conditions.priority * urgency(needed_sec, conditions.deadline_sec - now_sec),
         target_sec=conditions.target_sec or 0.0,
         deadline_sec=conditions.deadline_sec,
         until_gain=conditions.until_gain,
-        look_sec=_look_sec(progress, conditions, usual_sec, price),
+        look_sec=_look_sec(progress, conditions, trial_sec),
     )
     states = [_state_of(item, terms, conditions, trials_left, usual_sec, progress) for item in items]
     if any(state.current_sec < _BELIEVED * state.least_sec for state in states):
@@ -66,6 +71,17 @@ def plan(progress: JobProgress, conditions: Conditions, trials_left: int, now_se
     device = DeviceState(builder_price=price)
     predictions = {shash: log_secs for shash, log_secs in ahead.items() if log_secs is not None}
     return prioritize(states, predictions, [device], now_sec, seed=conditions.seed)
+
+
+def urgency(needed_sec: float, left_sec: float) -> float:
+    """Return the factor of a deadline on a job's gains: the inverse of the share of the time that it can wait.
+
+    Args:
+        needed_sec: time of its remaining trials on one device [s].
+        left_sec: until its deadline.
+    """
+    slack = 1 - needed_sec / left_sec if left_sec > 0 else 0.0
+    return 1 / max(slack, 1 / _MOST_URGENT)
 
 
 def has_ahead(item: WorkloadProgress, progress: JobProgress, conditions: Conditions) -> bool:
@@ -144,8 +160,8 @@ def _usual_trial_sec(items: Sequence[WorkloadProgress], batch_size: int) -> floa
     return sum(item.device_sec for item in measured) / trials if trials else _USUAL_TRIAL_SEC
 
 
-def _look_sec(progress: JobProgress, conditions: Conditions, usual_sec: float, price: float) -> float:
-    """Return the priced time of a tenth of the job's budget [s], and at least that of four batches.
+def _priced_trial_sec(progress: JobProgress, conditions: Conditions, usual_sec: float, price: float) -> float:
+    """Return the time of a trial with its search and build [priced s].
 
     Args:
         usual_sec: device time of a trial [s].
@@ -154,7 +170,11 @@ def _look_sec(progress: JobProgress, conditions: Conditions, usual_sec: float, p
     builders = progress.builders
     build_sec = _mean(builders.build_sec, builders.builds, _TRIAL_BUILDER_SEC)
     search_sec = _mean(builders.search_sec, builders.searches, _ROUND_BUILDER_SEC) / conditions.batch_size
-    trial_sec = usual_sec + price * (build_sec + search_sec)
+    return usual_sec + price * (build_sec + search_sec)
+
+
+def _look_sec(progress: JobProgress, conditions: Conditions, trial_sec: float) -> float:
+    """Return a tenth of the job's budget, and at least the time of four batches [priced s]."""
     trials = math.inf if conditions.is_bound_by_time else progress.trials_total
     budget_sec = min(trials * trial_sec, conditions.deadline_sec - conditions.started_at)
     return max(_LOOK_SHARE * budget_sec, _LEAST_LOOK * conditions.batch_size * trial_sec)

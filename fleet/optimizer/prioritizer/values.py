@@ -35,7 +35,7 @@ class JobTerms:
 
     name: str = ""
     priority: float = 1.0
-    """Factor on its gain, > 0."""
+    """Factor on its gain, > 0: the user's, times the urgency of its deadline."""
 
     target_sec: float = 0.0
     """Weighted latency at which the job is done [s]; 0: none."""
