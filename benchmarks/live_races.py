@@ -30,6 +30,9 @@ _RACE_TIMEOUT_SEC = 600.0
 _START_SEC, _TRIAL_SEC = 120.0, 2.0
 """Most time of a job's start, and of a trial with its search, on a busy machine."""
 
+_BEGUN = 8
+"""Trials of each other job after which the urgent one arrives."""
+
 _BOARDS = 2
 _CREDENTIALS = "FLEET_CREDENTIALS_DIR"
 
@@ -62,22 +65,31 @@ class Lab:
         return [site.name for site in self.sites]
 
     def run(self, scenario: Scenario, race: Race, *, label: str, trials: int) -> Mapping[str, list[Trial]]:
-        """Run the jobs of a race on all sides at once, and return their trials in order.
+        """Run the jobs of a race on all sides at once, and return their trials in order. The urgent one arrives later.
 
         Args:
             label: name of the race, which keeps its accounts apart from those of others.
             trials: for each workload.
         """
-        jobs = {site.name: self._submit(site, scenario, race, label, trials) for site in self.sites}
+        usual = {name: some for name, some in race.items() if name != scenario.urgent}
+        late = {name: some for name, some in race.items() if name == scenario.urgent}
+        jobs = {site.name: self._submit(site, scenario, usual, label, trials) for site in self.sites}
+        complete = set() if late else set(self.sides)
         until = time.monotonic() + _RACE_TIMEOUT_SEC
-        while running := [site for site in self.sites if not _have_ended(site, jobs[site.name])]:
+        while running := [
+            one for one in self.sites if one.name not in complete or not _have_ended(one, jobs[one.name])
+        ]:
             if time.monotonic() > until:
                 raise TimeoutError(f"jobs of {[site.name for site in running]} still run; see the optimizers' logs")
-            time.sleep(0.5)
-        return {site.name: _trials(site, jobs[site.name], self.tracks) for site in self.sites}
+            for site in running:
+                if site.name not in complete and _have_begun(site, jobs[site.name]):
+                    complete.add(site.name)
+                    jobs[site.name] |= self._submit(site, scenario, late, label, trials)
+            time.sleep(0.2)
+        return {site.name: _trials(site, jobs[site.name], self.tracks, scenario.urgent) for site in self.sites}
 
-    def _submit(self, site: Site, scenario: Scenario, race: Race, label: str, trials: int) -> Mapping[str, str]:
-        """Submit all jobs of a side; return the names of the race's jobs by those of the library."""
+    def _submit(self, site: Site, scenario: Scenario, race: Race, label: str, trials: int) -> dict[str, str]:
+        """Submit some jobs of a side; return the names of the race's jobs by those of the library."""
         found = {}
         for name, programs in race.items():
             model = site.models / f"{label}-{name}.onnx"
@@ -169,6 +181,12 @@ def _deadline(trials: int) -> datetime:
     return datetime.now(UTC) + timedelta(seconds=_START_SEC + trials * _TRIAL_SEC)
 
 
+def _have_begun(site: Site, jobs: Collection[str]) -> bool:
+    """Tell whether each job has made some trials."""
+    made = (len(site.library.records(job_name=name, kinds=[RecordKind.CANDIDATE])) for name in jobs)
+    return all(count >= _BEGUN for count in made)
+
+
 def _have_ended(site: Site, jobs: Mapping[str, str]) -> bool:
     """Tell whether all jobs are finished.
 
@@ -182,16 +200,30 @@ def _have_ended(site: Site, jobs: Mapping[str, str]) -> bool:
     return all(job.state is JobState.FINISHED for job in found)
 
 
-def _trials(site: Site, jobs: Mapping[str, str], path: Path) -> list[Trial]:
-    """Return the trials of a race in the order of their records, with the recorded times of their candidates."""
+def _trials(site: Site, jobs: Mapping[str, str], path: Path, urgent: str) -> list[Trial]:
+    """Return the trials of a race in the order of their records, with the recorded times of their candidates.
+
+    The urgent job starts with its first unscheduled program: until then a busy machine imports its model.
+    """
     keys = {stored.shash: key_of(stored.args) for stored in site.library.find_workloads()}
     tracks = tracks_in(path)
     records = [record for name in jobs for record in site.library.records(job_name=name, kinds=[RecordKind.CANDIDATE])]
+    own = [name for name, title in jobs.items() if title == urgent]
+    started = [one.id for name in own for one in site.library.records(job_name=name, kinds=[RecordKind.BASELINE])]
+    arrival = min(started, default=0)
     found = []
     for record in sorted(records, key=lambda one: one.id):
         track = tracks[keys[record.workload]]
         run_sec = track.run_secs[track.digests.index(record.trace_digest)]
         device_sec = pretended_sec(run_sec, len(record.run_secs))
         program = keys[record.workload]
-        found.append(Trial(job=jobs[record.job_name], program=program, run_sec=run_sec, device_sec=device_sec))
+        found.append(
+            Trial(
+                job=jobs[record.job_name],
+                program=program,
+                run_sec=run_sec,
+                device_sec=device_sec,
+                is_early=record.id < arrival,
+            )
+        )
     return found

@@ -12,8 +12,9 @@ from fleet.jobs.options import TRIAL_EVALUATOR
 GAIN = 0.95
 """Share of the peer's gain that counts as the same latency: its last few percent are often found by one lucky trial."""
 
-LOAD_SEC = 0.06
-"""Time that a simulated board takes to load a candidate."""
+LOAD_SEC = 0.2
+"""Time that a simulated board takes to load a candidate. Jobs compete for boards only where these, and not the builders
+of a busy machine, are the bottleneck."""
 
 _REPEAT_SEC = TRIAL_EVALUATOR.min_repeat_ms / 1e3
 
@@ -29,6 +30,8 @@ class Trial:
     program: str
     run_sec: float
     device_sec: float
+    is_early: bool = False
+    """It was made before the urgent job arrived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ class Score:
     """By the weighted latency of all jobs."""
 
     by_job: Mapping[str, float]
-    """By each job's own latency; device seconds are those of all jobs."""
+    """By each job's own latency; device seconds are those of all jobs, for the urgent job since its arrival."""
 
     is_reached: bool
     """The total's level was reached; else `total` has all of its device seconds, a lower bound."""
@@ -64,10 +67,14 @@ def score(
         urgent: job with a deadline; empty: none.
     """
     total = curve(trials, race.values())
-    soon = seconds_to(curve(trials, [race[urgent]]), level(curve(peer, [race[urgent]]))) if urgent else 0.0
+    late, late_peer = ([one for one in some if not one.is_early] for some in (trials, peer))
+    soon = seconds_to(curve(late, [race[urgent]]), level(curve(late_peer, [race[urgent]]))) if urgent else 0.0
+    by_job = {name: _ratio(trials, peer, [programs]) for name, programs in race.items()}
+    if urgent:
+        by_job[urgent] = _ratio(late, late_peer, [race[urgent]])
     return Score(
         total=_ratio(trials, peer, race.values()),
-        by_job={name: _ratio(trials, peer, [programs]) for name, programs in race.items()},
+        by_job=by_job,
         is_reached=math.isfinite(seconds_to(total, level(curve(peer, race.values())))),
         jain=jain(shared_sec(trials, accounts).values()),
         trials=len(trials),

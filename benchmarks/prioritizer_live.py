@@ -5,8 +5,10 @@
 A real tracker with TLS and a real agent; each side has two simulated boards, a library and two optimizers. All sides
 get the same jobs at once, with recorded candidates in the same order, and with their recorded times and some noise.
 The peer plans each job alone by MetaSchedule's gradient rule, measures candidates in the order in which a search finds
-them (--ranked: by our shared cost model), and its requests take the boards in turn. Gains count from the first batch in
-the search's order. Device seconds follow from the recorded times, so that other load on this machine does not count.
+them (--ranked: by our shared cost model), and requests a board for each batch, first come, first served. An urgent job
+arrives when the others have begun, and is judged from its first measurement on. Gains count from the first batch in the
+search's order. Device seconds follow from the recorded times, but a busy machine still delays builds, and with them a
+job's next request.
 """
 
 from __future__ import annotations

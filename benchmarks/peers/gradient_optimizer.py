@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from benchmarks import live_tasks
 from benchmarks.policies import gradient
 from fleet.__main__ import main
+from fleet.client.steady import SteadyDevice
 from fleet.domain.decisions import Motive, Reason
 from fleet.optimizer import searcher
 from fleet.optimizer.conditions import Conditions
@@ -77,7 +78,13 @@ def _batch(item: WorkloadProgress, conditions: Conditions, count: int) -> Propos
     )
 
 
+def _is_held(device: SteadyDevice) -> bool:
+    """Have each batch release its board first: TVM's runner requests a device for each candidate."""
+    return bool(device.name)
+
+
 if __name__ == "__main__":
+    SteadyDevice.is_outbid = property(_is_held)  # type: ignore[method-assign, assignment]
     vars(searcher).update(propose=_PROPOSE[sys.argv.pop(1)], build_candidate=live_tasks.build_candidate)
     vars(proposals).update(plan=plan)
     sys.argv[1:1] = ["optimizer", "serve"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,6 +82,19 @@ def test_a_side_that_never_reaches_the_level_is_charged_all_of_its_seconds() -> 
     assert math.isnan(found.by_job["b"])
     assert not found.is_in_time
     assert score(peer, peer, race, accounts, "a").is_in_time
+
+
+def test_an_urgent_job_is_judged_from_its_start() -> None:
+    """Device seconds of others before it count for these alone."""
+    race = {"a": [program("x")], "b": [program("y")]}
+    accounts = {"a": "one", "b": "one"}
+    peer = [replace(trial("y", 5.0, job="b"), is_early=True), trial("y", 4.0, job="b"), trial("x", 5.0)]
+    ours = [replace(trial("y", 5.0, 3.0, job="b"), is_early=True), trial("x", 5.0), trial("y", 4.0, job="b")]
+
+    found = score(ours, peer, race, accounts, "a")
+
+    assert found.by_job == {"a": 0.5, "b": 2.5}
+    assert found.total == pytest.approx(5 / 3)
 
 
 def test_fairness_counts_until_the_first_account_has_no_trials_left() -> None:
