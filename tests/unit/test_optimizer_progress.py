@@ -85,7 +85,7 @@ def test_few_trials_do_not_make_a_workload_dear() -> None:
 
 
 def test_a_deadline_raises_the_worth_of_a_jobs_batches() -> None:
-    """Within bounds, by the share of the time that the job can wait, unless it makes as many trials as fit."""
+    """The factor is the inverse of the time to spare, at most ten; a job without a number of trials has none."""
     records = [Observation(workload="w", trace_json="t", run_sec=1.0)]
     job = JobProgress(workloads=[progress(trials=16, device_sec=16.0, right={"[]": 1.0}, records=records)])
 
