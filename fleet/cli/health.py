@@ -13,7 +13,7 @@ from fleet.base.quantities import count_text
 from fleet.cli import completion_values, options
 from fleet.cli.device_words import named_selector
 from fleet.dashboard import formatting
-from fleet.domain.health import HealthState, checked_reason
+from fleet.domain.health import HealthState, checked_mark_reason
 
 if TYPE_CHECKING:
     from fleet.client.aio import Fleet
@@ -117,7 +117,7 @@ def _set(
     tracker: str | None,
     connect_timeout_sec: float,
 ) -> None:
-    checked_reason(reason)  # and the time: refused before connecting
+    checked_mark_reason(reason)  # and the time: refused before connecting
     until_sec = None if by is None else parse_moment(by, time.time())
 
     async def set_health(client: Fleet) -> list[str]:

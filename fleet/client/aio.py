@@ -32,7 +32,7 @@ from fleet.client.link import TrackerLink
 from fleet.domain.bookings import Booking, booking_name, check_count, check_length, checked_start
 from fleet.domain.devices import DeviceStatus, Telemetry
 from fleet.domain.explanation import Explanation
-from fleet.domain.health import HealthState, checked_reason, checked_until
+from fleet.domain.health import HealthState, checked_mark_reason, checked_until
 from fleet.domain.jobs import JobStatus, OptimizerStatus
 from fleet.domain.leases import LONGEST_SEC, Lease, LeaseKeywords, LeaseTerms, PendingRequest, make_terms, set_terms
 from fleet.domain.poison import Poison, checked_digest
@@ -341,7 +341,7 @@ class Fleet:
         """
         checked = str(parse_selector(selector))
         return await self._link.calls.set_health(
-            checked, state, checked_reason(reason), checked_until(until_sec, state, self._clock.now_sec())
+            checked, state, checked_mark_reason(reason), checked_until(until_sec, state, self._clock.now_sec())
         )
 
     async def book(self, selector: str, starts_at_sec: float, length_sec: float, *, count: int = 1) -> Booking:

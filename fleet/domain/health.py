@@ -5,10 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from fleet.base.text import sanitize
+from fleet.domain.reasons import checked_reason
 from fleet.errors import InvalidRequest
 
-MAX_REASON_CHARS = 500
 LONGEST_NOTICE_SEC = 30 * 86_400.0
 """Longest time from a mark until leases that outlast it are revoked."""
 
@@ -60,7 +59,7 @@ GOOD = HealthMark()
 """Mark of a device that nobody judged yet."""
 
 
-def checked_reason(reason: str) -> str:
+def checked_mark_reason(reason: str) -> str:
     """Return the reason for a mark.
 
     Raises:
@@ -68,11 +67,7 @@ def checked_reason(reason: str) -> str:
     """
     if not reason.strip():
         raise InvalidRequest("a mark of a device's health has a reason; say why in a few words")
-    if sanitize(reason) != reason:
-        raise InvalidRequest("the reason has control characters in it; write one line of text")
-    if len(reason) > MAX_REASON_CHARS:
-        raise InvalidRequest(f"the reason has {len(reason)} characters; at most {MAX_REASON_CHARS} are kept")
-    return reason
+    return checked_reason(reason)
 
 
 def checked_until(until_sec: float | None, state: HealthState, now_sec: float) -> float | None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 from fleet.base.clock import Clock
 from fleet.base.text import sanitize
+from fleet.domain.reasons import checked_reason
 from fleet.errors import InvalidRequest, NotAllowed
 from fleet.identity.certificates import key_id_of, read_identity, read_request
 from fleet.identity.join_code import NUMBER_BYTES, commitment_to, join_code, make_number
@@ -24,7 +25,7 @@ from fleet.wire.times import timestamp
 
 logger = logging.getLogger(__name__)
 
-_MAX_NAME_CHARS, _MAX_REASON_CHARS = 64, 200
+_MAX_NAME_CHARS = 64
 
 
 class ApprovalServicer:
@@ -96,8 +97,7 @@ class ApprovalServicer:
 
     async def refuse_agent(self, request: pb.RefuseAgentRequest, context: CallContext) -> pb.RefuseAgentResponse:
         agent = self._pending.find(request.code)
-        reason = sanitize(request.reason, _MAX_REASON_CHARS)
-        why = f": {reason}" if reason else ""
+        why = f": {checked_reason(request.reason)}" if request.reason else ""
         self._pending.refuse(agent, NotAllowed(f"{caller_of(context)} refused this agent{why}"))
         logger.info("agent refused", extra={"code": agent.code, "key": agent.key_id, "by": str(caller_of(context))})
         return pb.RefuseAgentResponse(agent=_to_proto(agent))

@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from fleet.base.clock import Clock
 from fleet.base.text import sanitize
 from fleet.domain.accounts import checked_new_account
+from fleet.domain.reasons import checked_reason
 from fleet.errors import InvalidRequest
 from fleet.identity.audit_entry import AuditEntry
 from fleet.identity.certificates import key_id_of, read_identity, read_request
@@ -130,7 +131,7 @@ class IdentityServicer:
         caller, key_id = caller_of(context), self._members.find(request.key_id)
         if key_id == caller.key_id:
             raise InvalidRequest("this is the key that you call with; have another admin revoke it")
-        reason, now = sanitize(request.reason, _MAX_NOTE_CHARS), self._clock.now_sec()
+        reason, now = checked_reason(request.reason), self._clock.now_sec()
         member, freed = self._members.revoke(key_id, now, by=str(caller), reason=reason)
         logger.warning("member's key revoked", extra={"member": member.name, "key": key_id, "by": str(caller)})
         ended = await self._expulsion.expel(key_id, revoked(member))
@@ -219,14 +220,14 @@ def _joiner(request: pb.JoinRequest, name_of: Callable[[str], str]) -> dict[str,
 def _shown(request: Message, hidden: Iterable[str]) -> str:
     from google.protobuf import json_format, text_format  # takes 3 ms, which would delay the tracker's start
 
-    sanitize = type(request)()
-    sanitize.CopyFrom(request)
+    public = type(request)()
+    public.CopyFrom(request)
     for name in hidden:
-        sanitize.ClearField(name)
+        public.ClearField(name)
     try:
-        return json_format.MessageToJson(sanitize, preserving_proto_field_name=True, indent=None)
+        return json_format.MessageToJson(public, preserving_proto_field_name=True, indent=None)
     except json_format.SerializeToJsonError:  # a moment that no calendar has
-        return text_format.MessageToString(sanitize, as_one_line=True)
+        return text_format.MessageToString(public, as_one_line=True)
 
 
 def _entries(lines: list[bytes], limit: int) -> pb.ListAuditEntriesResponse:

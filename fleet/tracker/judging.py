@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from fleet.domain.health import HealthMark, checked_reason, checked_until
+from fleet.domain.health import HealthMark, checked_mark_reason, checked_until
 from fleet.errors import DiskFull
 from fleet.tracker.core import events as ev
 from fleet.tracker.engine import Engine
@@ -24,7 +24,7 @@ async def set_health(engine: Engine, pace: Pace, selector: str, mark: HealthMark
         NoMatchingDevice: no device matches.
         DiskFull: the journal cannot be written now.
     """
-    checked_reason(mark.reason)
+    checked_mark_reason(mark.reason)
     checked_until(mark.until_sec, mark.state, mark.at_sec)
     names = sorted(engine.queries.markable_names(selector))
     for portion in portions(names, _PORTION):

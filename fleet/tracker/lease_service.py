@@ -11,6 +11,7 @@ from fleet.base.text import sanitize
 from fleet.domain.devices import holder_text
 from fleet.domain.explanation import Explanation
 from fleet.domain.leases import MOST_SET_DEVICES
+from fleet.domain.reasons import checked_reason
 from fleet.domain.tokens import TokenSigner, new_nonce
 from fleet.errors import DeviceUnreachable, FleetError, InvalidRequest, LimitReached, NotFound
 from fleet.identity.policy import check_owner
@@ -178,18 +179,16 @@ class LeaseServicer(Observer):
     async def revoke_lease(
         self, request: lease_service_pb2.RevokeLeaseRequest, context: CallContext
     ) -> lease_service_pb2.RevokeLeaseResponse:
-        lease = self._queries.lease(request.lease_name)
+        reason, lease = checked_reason(request.reason), self._queries.lease(request.lease_name)
         if lease is not None:
             check_owner(_REVOKE, caller_of(context), key_of(lease.client_id), what=lease.name)
-        effects = await self._engine.ask(ev.Revoke(request.lease_name, sanitize(request.reason, MAX_SHOWN_CHARS)))
+        effects = await self._engine.ask(ev.Revoke(request.lease_name, reason))
         revoked = next((effect for effect in effects if isinstance(effect, ev.Revoked)), None)
         if revoked is None:
             raise NotFound(
                 f"there is no live lease {request.lease_name[:MAX_SHOWN_CHARS]!r}; 'fleet leases' lists those there are"
             )
-        logger.info(
-            "lease revoked", extra={"lease": request.lease_name, "reason": sanitize(request.reason, MAX_SHOWN_CHARS)}
-        )
+        logger.info("lease revoked", extra={"lease": request.lease_name, "reason": reason})
         return lease_service_pb2.RevokeLeaseResponse(lease=lease_to_proto(lease_of(revoked.lease)))
 
     async def cancel_request(
@@ -204,7 +203,7 @@ class LeaseServicer(Observer):
         if not found:
             raise NotFound(f"no request {shown_id!r} waits; 'fleet request list' lists those that do")
         last = request_to_proto(found[0], self._queries.standing(found[0]))
-        reason = ": ".join(filter(None, (f"by {caller.name}", sanitize(request.reason, MAX_SHOWN_CHARS))))
+        reason = ": ".join(filter(None, (f"by {caller.name}", checked_reason(request.reason))))
         answers = [await self._engine.ask(ev.Cancel(each.client_id, each.request_id, reason)) for each in found]
         if not any(isinstance(effect, ev.Refused) for effects in answers for effect in effects):
             raise NotFound(f"request {shown_id!r} waits no more: it was served, or its client has left")

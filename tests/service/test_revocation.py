@@ -200,6 +200,8 @@ async def test_only_an_admin_revokes_and_not_itself() -> None:
         assert isinstance(proof, Credentials)
         with pytest.raises(InvalidRequest, match="another admin"):
             await admin.revoke(own_key_id(proof.key_pem))
+        with pytest.raises(InvalidRequest, match="control characters"):
+            await admin.revoke(own_key_id(key), reason="left\x1b[2J")
         await admin.revoke(own_key_id(key), reason="left")
 
         entries = [
@@ -207,7 +209,8 @@ async def test_only_an_admin_revokes_and_not_itself() -> None:
             for entry in await admin.audit_entries(100)
             if entry.action.endswith("RevokeMember")
         ]
-    assert [("user", "NotAllowed"), ("agent", "NotAllowed"), ("admin", "InvalidRequest"), ("admin", "ok")] == entries
+    refused, bad, ok = "NotAllowed", "InvalidRequest", "ok"
+    assert [("user", refused), ("agent", refused), ("admin", bad), ("admin", bad), ("admin", ok)] == entries
 
 
 async def test_the_end_of_a_stream_by_revocation_is_audited() -> None:

@@ -260,6 +260,29 @@ async def test_revoked_lease_is_over_for_its_holder(served: ServedTracker) -> No
         assert isinstance(rpc.from_rpc_error(caught.value, TrackerUnavailable), NotFound)
 
 
+@pytest.mark.parametrize("reason", ["red \x1b[31m", "x" * 501])
+async def test_a_bad_reason_ends_neither_lease_nor_request(served: ServedTracker, reason: str) -> None:
+    async with (
+        SimulatedAgent(served.address, ["devices/a"]),
+        LeaseStream(served.address, "c") as stream,
+        account_channel(served.address) as channel,
+    ):
+        granted = await stream.grant("r1", "simulated")
+        stream.acquire("r2", "simulated")
+        await eventually(lambda: stream.queued)
+        stub = rpc.Stub(channel, LEASES)
+
+        for call in (
+            stub.revoke_lease(lease_service_pb2.RevokeLeaseRequest(lease_name=granted.lease.name, reason=reason)),
+            stub.cancel_request(lease_service_pb2.CancelRequestRequest(request_id="r2", reason=reason)),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert isinstance(rpc.from_rpc_error(caught.value, TrackerUnavailable), InvalidRequest)
+        assert not stream.ended
+        assert not stream.refused
+
+
 async def test_a_cancelled_request_waits_no_more(served: ServedTracker) -> None:
     """The operator gets the cancelled request, its client the reason; the next one moves up; a second cancellation is
     not found.

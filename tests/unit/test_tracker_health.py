@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleet.domain.health import HealthMark, HealthState, checked_reason, checked_until
+from fleet.domain.health import HealthMark, HealthState, checked_mark_reason, checked_until
 from fleet.domain.leases import LeaseClass, LeaseEnd, LeaseTerms
 from fleet.domain.waits import wait_text
 from fleet.errors import InvalidRequest, NotAllowed
@@ -202,7 +202,7 @@ def test_marks_and_their_demands_survive_a_restart(bench: Bench) -> None:
 @pytest.mark.parametrize("reason", ["", "  ", "red \x1b[31m", "two\nlines", "hidden \u202e", "x" * 501])
 def test_a_bad_reason_is_refused(reason: str) -> None:
     with pytest.raises(InvalidRequest, match="reason"):
-        checked_reason(reason)
+        checked_mark_reason(reason)
 
 
 @pytest.mark.parametrize("after_sec", [-1.0, 0.0, 31 * 86400.0, float("nan")])

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fleet.domain.health import GOOD, MAX_REASON_CHARS, HealthMark, HealthState
+from fleet.domain.health import GOOD, HealthMark, HealthState
+from fleet.domain.reasons import MAX_REASON_CHARS
 from fleet.tracker.core import events as ev
 from fleet.tracker.core import leases, yielding
 from fleet.tracker.core.records import DeviceEntry, HealthEntry
