@@ -1,7 +1,7 @@
 """Runs the tiers of the suite that need another environment than `.venv`, at the end of `make test`.
 
     python scripts/python_tiers.py torch      # tests of PyTorch, transformers and Keras
-    python scripts/python_tiers.py pythons    # unit and contract tests on each newer Python of this machine
+    python scripts/python_tiers.py pythons    # unit and contract tests on the newest Python here, contract tests on others
 
 A tier is skipped and succeeds, with a message, if the package index has no CPU build of PyTorch or the machine lacks
 that Python. Later failures fail the tier.
@@ -22,7 +22,9 @@ TORCH = "2.13.0+cpu"
 """CPU build. The build without a local version has 3 GB of CUDA on x86-64."""
 PROMISED = ("torch", "transformers", "keras")
 PYTHONS = ("3.12", "3.13", "3.14")
-QUICK = ["-m", "not slow and not measures", "tests/unit", "tests/contract"]
+CONTRACTS = ["-m", "not slow and not measures", "tests/contract"]
+QUICK = [*CONTRACTS, "tests/unit"]
+"""All quick tests: for the newest Python. A failure of a version between it and the oldest fails a contract test, too."""
 
 
 def pip(python: Path | str, *arguments: str) -> list[str]:
@@ -67,14 +69,14 @@ def find_python(version: str) -> Path | None:
 
 
 def run_pythons() -> int:
-    """Run the quick tests on each newer Python, each in its own environment."""
+    """Run quick tests on each newer Python, each in its own environment."""
     extras = "tune,tflite,compare,cross,cuda,cuda-build,postgres,dask,metrics,web,dev"
     failed = 0
-    for version in PYTHONS:
-        python = find_python(version)
-        if python is None:
-            print(f"Python {version}: skipped, since this machine has none")
-            continue
+    found = {version: python for version in PYTHONS if (python := find_python(version))}
+    print(
+        f"Pythons that this machine lacks: {', '.join(version for version in PYTHONS if version not in found) or 'none'}"
+    )
+    for version, python in found.items():
         environment = BUILD / "pythons" / version
         own = environment / "bin" / "python"
         if not (environment / ".complete").exists():
@@ -83,7 +85,15 @@ def run_pythons() -> int:
             (environment / ".complete").touch()
         print(f"Python {version}:", flush=True)
         processes = str((os.cpu_count() or 1) + 1)
-        options = ["-p", "no:cacheprovider", "--numprocesses", processes, "--dist", "loadfile", *QUICK]
+        options = [
+            "-p",
+            "no:cacheprovider",
+            "--numprocesses",
+            processes,
+            "--dist",
+            "loadfile",
+            *(QUICK if version == max(found) else CONTRACTS),
+        ]
         failed |= subprocess.run([own, "-m", "pytest", *options], cwd=ROOT).returncode
     return failed
 
