@@ -27,6 +27,7 @@ LONG = (
     "soak",
     "search_cost",
     "library_rate",
+    "library_scale",
     "lab_week",
     "forecast",
     "gateway_overhead",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from fleet.domain.keys import NO_TRACE, trace_digest
@@ -24,22 +25,22 @@ def schedules(
         compared: the same, by structural hash, for workloads that a job has compared already; None for no schedule.
     """
     decided = dict(compared or {})
-    for workload in workloads:
-        if workload.shash in decided:
-            continue
-        best = fastest(library, workload.shash, scope)
-        baseline = library.baseline(workload.shash, scope)
-        is_faster = bool(best) and (baseline is None or best[0].median_sec < baseline.median_sec)
-        decided[workload.shash] = (best[0].trace_json if is_faster else NO_TRACE) if best else None
+    others = [workload.shash for workload in workloads if workload.shash not in decided]
+    untuned = {shash: record.median_sec for shash, record in library.baselines(others, scope).items()}
+    decided |= {
+        shash: best.trace_json if best.median_sec < untuned.get(shash, math.inf) else NO_TRACE
+        for shash, best in fastest(library, others, scope).items()
+    }
     found = {shash: trace for shash, trace in decided.items() if trace is not None}
-    placed = {shash: in_model(library, shash, trace, scope) for shash, trace in found.items() if trace != NO_TRACE}
-    return found | {shash: record.trace_json for shash, record in placed.items() if record is not None}
+    scheduled = {shash: trace for shash, trace in found.items() if trace != NO_TRACE}
+    return found | {shash: record.trace_json for shash, record in in_model(library, scheduled, scope).items()}
 
 
-def fastest(library: Library, workload: str, within: ScopeFilter) -> list[Record]:
-    """Return the fastest schedule with a proven time, else the fastest checked one; empty if none was checked."""
-    proven = library.best(workload, within, checked_only=True, proven_only=True)
-    return proven or library.best(workload, within, checked_only=True)
+def fastest(library: Library, workloads: Sequence[str], within: ScopeFilter) -> dict[str, Record]:
+    """Return the fastest schedule with a proven time of each workload, else the fastest checked one."""
+    checked = library.best_of(workloads, within, checked_only=True)
+    proven = library.best_of(checked, within, checked_only=True, proven_only=True)
+    return {shash: best[0] for shash, best in (checked | proven).items()}
 
 
 def without_static(library: Library, workloads: Sequence[Workload], scope: RecordScope) -> dict[str, str]:
@@ -74,12 +75,17 @@ def are_static(library: Library, schedules: Mapping[str, str], without: Mapping[
     )
 
 
-def in_model(library: Library, workload: str, trace_json: str, within: ScopeFilter) -> Record | None:
-    """Return the record of the schedule that won in the model, which a whole model uses instead of the fastest alone.
+def in_model(library: Library, fastest: Mapping[str, str], within: ScopeFilter) -> dict[str, Record]:
+    """Return the records of the schedules that won in a model, which uses them instead of the fastest alone.
 
     Args:
-        trace_json: of the schedule that is fastest alone. None is returned unless it ran against the winner there.
+        fastest: trace of the schedule that is fastest alone, by workload. A workload is left out unless that one ran
+            against the winner there.
     """
-    found = library.records(workload, within, kinds=[RecordKind.IN_PLACE], with_errors=False, limit=1)
-    compared = found[0].provenance.get("compared") if found else None
-    return found[0] if isinstance(compared, list) and trace_digest(trace_json) in compared else None
+    newest = library.newest_of(fastest, within, kind=RecordKind.IN_PLACE)
+    return {shash: record for shash, record in newest.items() if trace_digest(fastest[shash]) in _compared_in(record)}
+
+
+def _compared_in(record: Record) -> Sequence[object]:
+    compared = record.provenance.get("compared")
+    return compared if isinstance(compared, list) else []

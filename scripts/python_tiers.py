@@ -1,7 +1,7 @@
 """Runs the tiers of the suite that need another environment than `.venv`, at the end of `make test`.
 
     python scripts/python_tiers.py torch      # tests of PyTorch, transformers and Keras
-    python scripts/python_tiers.py pythons    # unit and contract tests on the newest Python here, contract tests on others
+    python scripts/python_tiers.py pythons    # contract tests on each newer Python here, unit tests on the newest
 
 A tier is skipped and succeeds, with a message, if the package index has no CPU build of PyTorch or the machine lacks
 that Python. Later failures fail the tier.
@@ -24,7 +24,7 @@ PROMISED = ("torch", "transformers", "keras")
 PYTHONS = ("3.12", "3.13", "3.14")
 CONTRACTS = ["-m", "not slow and not measures", "tests/contract"]
 QUICK = [*CONTRACTS, "tests/unit"]
-"""All quick tests: for the newest Python. A failure of a version between it and the oldest fails a contract test, too."""
+"""For the newest Python: what fails on a version between it and the oldest fails in the contract tests, too."""
 
 
 def pip(python: Path | str, *arguments: str) -> list[str]:
@@ -73,9 +73,8 @@ def run_pythons() -> int:
     extras = "tune,tflite,compare,cross,cuda,cuda-build,postgres,dask,metrics,web,dev"
     failed = 0
     found = {version: python for version in PYTHONS if (python := find_python(version))}
-    print(
-        f"Pythons that this machine lacks: {', '.join(version for version in PYTHONS if version not in found) or 'none'}"
-    )
+    missing = [version for version in PYTHONS if version not in found]
+    print(f"Pythons that this machine lacks: {', '.join(missing) or 'none'}")
     for version, python in found.items():
         environment = BUILD / "pythons" / version
         own = environment / "bin" / "python"

@@ -307,7 +307,7 @@ def _best_trace(order: BuildOrder, workload: Workload) -> _Best | None:
     within = _within(order)
     with Library.open_to_read(order.library) as library:
         scopes = library.scopes([workload.shash], within)
-        checked = next(filter(None, (fastest(library, workload.shash, one) for one in scopes)), [])
+        checked = next(filter(None, ([*fastest(library, [workload.shash], one).values()] for one in scopes)), [])
         unchecked = next(filter(None, (library.best(workload.shash, one) for one in scopes)), [])
         found = checked if order.is_checked else checked or unchecked
         if not found:

@@ -15,21 +15,41 @@ _FEWEST_TERMS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredWorkload:
-    """A workload as the library keeps it."""
+class WorkloadOutline:
+    """A workload without its program, which takes most of the time to read."""
 
     shash: str
     """Structural hash in decimal, as in MetaSchedule's database_workload.json."""
 
     name: str
+    args: tuple[TensorSpec, ...] = ()
+    """Arguments in order, outputs marked; empty when unknown."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of operator, as the library knows it of its records: "conv2d 3x3"; empty if it is unknown."""
+        return workload_kind(self.name, self.args)
+
+    @property
+    def operator(self) -> str:
+        """A name for people: "conv2d 3x3 64->128 56x56"; TVM's own if that is unknown without the program."""
+        return describe_workload(self.name, self.args)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Names that a pattern may match: TVM's and the one for people."""
+        return self.name, self.operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredWorkload(WorkloadOutline):
+    """A workload as the library keeps it."""
+
     mod_json: str
     """The program, as tvm.ir.save_json writes it."""
 
     flop: float = 0.0
     """Floating-point operations of one run; 0 = unknown."""
-
-    args: tuple[TensorSpec, ...] = ()
-    """Arguments in order, outputs marked; empty when unknown."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.shash}: {sanitize(self.operator)}>"
@@ -38,16 +58,6 @@ class StoredWorkload:
     def operator(self) -> str:
         """A name for people: "conv2d 3x3 64->128 56x56"."""
         return describe_workload(self.name, self.args, self.mod_json)
-
-    @property
-    def kind(self) -> str:
-        """Kind of operator, as the library knows it of its records: "conv2d 3x3"; empty if it is unknown."""
-        return workload_kind(self.name, self.args)
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """Names that a pattern may match: TVM's and the one for people."""
-        return self.name, self.operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -46,14 +46,11 @@ def choose(library: Library, workloads: Sequence[Workload], within: ScopeFilter)
 
 
 def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope, traces: Mapping[str, str]) -> Choice:
-    others = [workload for workload in workloads if not library.best(workload.shash, scope)]
+    timed = library.best_of([workload.shash for workload in workloads], scope)
+    others = [workload for workload in workloads if workload.shash not in timed]
     traces = {**without_static(library, others, scope), **traces}
-    found = {
-        workload.shash: _of_time_alone(library, workload, scope, best)
-        for workload in workloads
-        if traces.get(workload.shash)  # otherwise it has no schedule, or the unscheduled program is faster
-        for best in fastest(library, workload.shash, scope)
-    }
+    # the others have no schedule, or the unscheduled program is faster
+    found = _of_times_alone(library, [w.shash for w in workloads if traces.get(w.shash)], scope)
     records = tuple(
         UsedRecord(
             workload=workload.name,
@@ -77,12 +74,15 @@ def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope,
     )
 
 
-def _of_time_alone(library: Library, workload: Workload, scope: RecordScope, best: Record) -> Record:
-    """Return the record with the time alone of the schedule that a model gets. That may be another record than the
+def _of_times_alone(library: Library, workloads: Sequence[str], scope: RecordScope) -> dict[str, Record]:
+    """Return the records with the times alone of the schedules that a model gets. These may be other records than the
     best: times within models decided, and they do not compare with others.
     """
-    placed = in_model(library, workload.shash, best.trace_json, scope)
-    if placed is None:
-        return best
-    candidates = library.candidates(workload.shash, scope)
+    best = fastest(library, workloads, scope)
+    placed = in_model(library, {shash: record.trace_json for shash, record in best.items()}, scope)
+    return best | {shash: _time_alone(library, record, scope) for shash, record in placed.items()}
+
+
+def _time_alone(library: Library, placed: Record, scope: RecordScope) -> Record:
+    candidates = library.candidates(placed.workload, scope)
     return next((one for one in candidates if one.trace_digest == placed.trace_digest), placed)

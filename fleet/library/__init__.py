@@ -23,6 +23,7 @@ from fleet.library.values import (
     RecordProgram,
     StoredSnapshot,
     StoredWorkload,
+    WorkloadOutline,
     WorkloadSummary,
 )
 
@@ -47,6 +48,7 @@ __all__ = [
     "StoredSnapshot",
     "StoredWorkload",
     "Term",
+    "WorkloadOutline",
     "WorkloadSummary",
     "canonical_target",
     "new_job_name",

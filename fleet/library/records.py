@@ -15,7 +15,7 @@ from fleet.errors import NotFound
 from fleet.library import counting, programs, proofs, rows
 from fleet.library.jobs import job_id, touch, workload_ids
 from fleet.library.schema import disturbed_records, insert_into, jobs, records, workloads
-from fleet.library.values import SCHEDULED, Record, RecordKind, StoredWorkload
+from fleet.library.values import SCHEDULED, Record, RecordKind, StoredWorkload, WorkloadOutline
 
 _WORKLOADS_LOCK = 0x776F726B6C6F6164
 """Advisory lock held while workloads are added: "workload" in ASCII."""
@@ -74,6 +74,15 @@ def read_workloads(connection: sa.Connection, shashes: Sequence[str] | None = No
     return [rows.workload_of(dict(row)) for row in connection.execute(query).mappings()]
 
 
+def outlines(connection: sa.Connection) -> list[WorkloadOutline]:
+    """Return all workloads without their programs, oldest first."""
+    query = sa.select(workloads.c.shash, workloads.c.name, workloads.c.args).order_by(workloads.c.id)
+    return [
+        WorkloadOutline(shash=row.shash, name=row.name, args=rows.args_of(row.args))
+        for row in connection.execute(query)
+    ]
+
+
 def add_records(connection: sa.Connection, new: Sequence[Record]) -> list[Record]:
     """Add records and return them as stored, in order. One with a known uid is not stored again.
 
@@ -113,11 +122,13 @@ def read_records(
 def best(
     connection: sa.Connection, selection: Selection, *, k: int, checked_only: bool, proven_only: bool = False
 ) -> list[Record]:
-    """Return the k fastest candidates, fastest first, each by the record that counts."""
+    """Return the k fastest candidates of each workload, fastest first, each by the record that counts."""
     if proven_only and not proofs.are_kept(connection):
         return []
-    ranked = _counting(connection, selection, checked_only=checked_only, proven_only=proven_only)
-    fastest = sa.select(ranked.c.id).order_by(ranked.c.median_sec, ranked.c.id).limit(k)
+    counted = _counting(connection, selection, checked_only=checked_only, proven_only=proven_only)
+    place = sa.func.row_number().over(partition_by=counted.c.workload_id, order_by=(counted.c.median_sec, counted.c.id))
+    ranked = sa.select(counted.c.id, place.label("place")).subquery()
+    fastest = sa.select(ranked.c.id).where(ranked.c.place <= k)
     query = joined().where(records.c.id.in_(fastest)).order_by(records.c.median_sec, records.c.id)
     return fetch(connection, query)
 
@@ -128,10 +139,15 @@ def candidates(connection: sa.Connection, selection: Selection) -> list[Record]:
     return fetch(connection, joined().where(records.c.id.in_(counting)).order_by(records.c.id))
 
 
-def baseline(connection: sa.Connection, baselines: Selection) -> Record | None:
-    """Return the newest of the counting baselines."""
-    found = candidates(connection, baselines)
-    return found[-1] if found else None
+def newest(connection: sa.Connection, selection: Selection) -> list[Record]:
+    """Return the newest record with a time of each workload."""
+    latest = (
+        sa.select(sa.func.max(records.c.id))
+        .select_from(records.join(workloads).outerjoin(jobs))
+        .where(*selection.clauses(connection), records.c.error.is_(None))
+        .group_by(records.c.workload_id)
+    )
+    return fetch(connection, joined().where(records.c.id.in_(latest)))
 
 
 def mark(connection: sa.Connection, record_id: int, *, is_right: bool, message: str) -> None:
@@ -226,7 +242,7 @@ def _counting(
     if checked_only:
         times = times.where(_is_found_right())
     found = counting.choose(times.subquery())  # without the traces: they are most of a record, and few are needed
-    return sa.select(found.c.id, found.c.median_sec).where(found.c.is_proven).subquery()
+    return sa.select(found.c.id, found.c.workload_id, found.c.median_sec).where(found.c.is_proven).subquery()
 
 
 def joined() -> sa.Select[tuple[object, ...]]:

@@ -45,6 +45,7 @@ from fleet.library.values import (
     Record,
     RecordKind,
     StoredWorkload,
+    WorkloadOutline,
     WorkloadSummary,
 )
 
@@ -230,8 +231,16 @@ class Library:
     def find_workloads(self, pattern: str = "*") -> list[StoredWorkload]:
         """Return the workloads that match a shell pattern of names (TVM's or ours) or a hash; oldest first."""
         with engines.reading(self._engine) as connection:
-            found = records.read_workloads(connection)
-        return [w for w in found if w.shash == pattern or any(fnmatchcase(name, pattern) for name in w.names)]
+            if found := records.read_workloads(connection, [pattern]):
+                return found
+            outlines = records.outlines(connection)
+            possible = [one.shash for one in outlines if not one.kind or _is_named(one, pattern)]
+            return [one for one in records.read_workloads(connection, possible) if _is_named(one, pattern)]
+
+    def outlines(self) -> list[WorkloadOutline]:
+        """Return all workloads without their programs, oldest first."""
+        with engines.reading(self._engine) as connection:
+            return records.outlines(connection)
 
     def add_record(self, record: Record) -> Record:
         """Store one record. Raises NotFound for its workload or job, InvalidRequest if it has no verdict."""
@@ -277,9 +286,23 @@ class Library:
         Args:
             proven_only: leave out candidates without a proven time.
         """
-        selection = Selection(workloads=[workload], within=within)
+        found = self.best_of([workload], within, k=k, checked_only=checked_only, proven_only=proven_only)
+        return found.get(workload, [])
+
+    def best_of(
+        self,
+        workloads: Iterable[str],
+        within: ScopeFilter = ANY_SCOPE,
+        *,
+        k: int = 1,
+        checked_only: bool = False,
+        proven_only: bool = False,
+    ) -> dict[str, list[Record]]:
+        """Return for each workload that has any the same as `best`, by one query."""
+        selection = Selection(workloads=list(workloads), within=within)
         with engines.reading(self._engine) as connection:
-            return records.best(connection, selection, k=k, checked_only=checked_only, proven_only=proven_only)
+            found = records.best(connection, selection, k=k, checked_only=checked_only, proven_only=proven_only)
+        return _by_workload(found)
 
     def candidates(self, workload: str, within: ScopeFilter = ANY_SCOPE) -> list[Record]:
         """Return one record for each candidate, chosen as in `best`, oldest first."""
@@ -304,9 +327,21 @@ class Library:
 
     def baseline(self, workload: str, within: ScopeFilter = ANY_SCOPE) -> Record | None:
         """Return the time of the workload without a schedule, chosen as in `best`."""
-        selection = Selection(workloads=[workload], within=within, kinds=[RecordKind.BASELINE])
+        return self.baselines([workload], within).get(workload)
+
+    def baselines(self, workloads: Iterable[str], within: ScopeFilter = ANY_SCOPE) -> dict[str, Record]:
+        """Return for each workload that has one the same as `baseline`, by one query."""
+        selection = Selection(workloads=list(workloads), within=within, kinds=[RecordKind.BASELINE])
         with engines.reading(self._engine) as connection:
-            return records.baseline(connection, selection)
+            return {record.workload: record for record in records.candidates(connection, selection)}
+
+    def newest_of(
+        self, workloads: Iterable[str], within: ScopeFilter = ANY_SCOPE, *, kind: RecordKind
+    ) -> dict[str, Record]:
+        """Return the newest record of a kind with a time for each workload that has one, by one query."""
+        selection = Selection(workloads=list(workloads), within=within, kinds=[kind])
+        with engines.reading(self._engine) as connection:
+            return {record.workload: record for record in records.newest(connection, selection)}
 
     def mark_checked(self, record_id: int) -> None:
         """Mark a candidate's output as right. Raises NotFound."""
@@ -343,6 +378,17 @@ class Library:
             jobs.interrupt_abandoned(connection)
 
 
+def _is_named(workload: WorkloadOutline, pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in workload.names)
+
+
+def _by_workload(found: Iterable[Record]) -> dict[str, list[Record]]:
+    grouped: dict[str, list[Record]] = {}
+    for record in found:
+        grouped.setdefault(record.workload, []).append(record)
+    return grouped
+
+
 def _summaries(
     connection: sa.Connection,
     job: Job,
@@ -361,28 +407,30 @@ def _summaries(
         known = replace(selection, within=scope, known_by=job.started_at)
     trials = records.trial_counts(connection, replace(selection, kinds=_TRIALS))
     errors = records.error_counts(connection, selection)
-    found = []
-    for shash, weight in weight_by_shash.items():
-        candidates = replace(known, workloads=[shash])
-        fastest = _fastest(connection, candidates)
-        earlier = _fastest(connection, replace(candidates, job_name=None)) if scope is not None else []
-        untuned = records.baseline(connection, replace(candidates, kinds=[RecordKind.BASELINE]))
-        found.append(
-            WorkloadSummary(
-                workload=by_shash[shash],
-                device_model="" if scope is None else scope.device_model,
-                weight=weight,
-                trials=trials.get(shash, 0),
-                errors=errors.get(shash, {}),
-                untuned_sec=untuned.median_sec if untuned else None,
-                best_sec=fastest[0].median_sec if fastest else None,
-                known_sec=earlier[0].median_sec if earlier else None,
-            )
+    wanted = replace(known, workloads=list(weight_by_shash))
+    fastest = _fastest(connection, wanted)
+    earlier = _fastest(connection, replace(wanted, job_name=None)) if scope is not None else {}
+    baselines = records.candidates(connection, replace(wanted, kinds=[RecordKind.BASELINE]))
+    untuned = {record.workload: record.median_sec for record in baselines}
+    return [
+        WorkloadSummary(
+            workload=by_shash[shash],
+            device_model="" if scope is None else scope.device_model,
+            weight=weight,
+            trials=trials.get(shash, 0),
+            errors=errors.get(shash, {}),
+            untuned_sec=untuned.get(shash),
+            best_sec=fastest.get(shash),
+            known_sec=earlier.get(shash),
         )
-    return found
+        for shash, weight in weight_by_shash.items()
+    ]
 
 
-def _fastest(connection: sa.Connection, selection: Selection) -> list[Record]:
-    """Return the fastest checked candidate, else the fastest one: some boards return no outputs to check."""
+def _fastest(connection: sa.Connection, selection: Selection) -> dict[str, float]:
+    """Return the time [s] of each workload's fastest checked candidate, else of the fastest one: some boards return no
+    outputs to check.
+    """
+    unchecked = records.best(connection, selection, k=1, checked_only=False)
     checked = records.best(connection, selection, k=1, checked_only=True)
-    return checked or records.best(connection, selection, k=1, checked_only=False)
+    return {record.workload: record.median_sec for record in (*unchecked, *checked)}

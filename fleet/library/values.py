@@ -21,6 +21,7 @@ from fleet.domain.observation import Observation
 from fleet.domain.origin import Origin
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import StoredWorkload as StoredWorkload
+from fleet.domain.workload import WorkloadOutline as WorkloadOutline
 
 
 class RecordKind(enum.StrEnum):

@@ -58,7 +58,7 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
         if quality := qualities.get(workload_kind(workload.name, workload.args, workload.mod_json)):
             progress.first_gain = quality.expected_gain
     new = [progress for progress in found if not progress.records]
-    others = library.find_workloads() if new else []
+    others = library.outlines() if new else []
     for progress in new:
         progress.seeds = seeds_for(library, progress.workload, scope, others)
     return found

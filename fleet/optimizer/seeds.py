@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from cross.targets.target import parse_target
 from fleet.domain.measuring import TensorSpec
@@ -13,7 +14,9 @@ from fleet.domain.operators import operators_of
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.errors import ConfigError
-from fleet.library import Library, StoredWorkload
+from fleet.library import Library, WorkloadOutline
+
+_Outline = TypeVar("_Outline", bound=WorkloadOutline)
 
 _NEIGHBOURS = 3
 _OF_EACH = 2
@@ -25,7 +28,7 @@ static schedule is the best, the next one, of TVM's rules, takes twice the time 
 
 
 def seeds_for(
-    library: Library, workload: Workload, scope: RecordScope, others: Sequence[StoredWorkload]
+    library: Library, workload: Workload, scope: RecordScope, others: Sequence[WorkloadOutline]
 ) -> tuple[Observation, ...]:
     """Return the best schedules of the workload on other devices, then those of its nearest neighbours.
 
@@ -40,11 +43,12 @@ def seeds_for(
     for neighbour in nearest(workload, others):
         best = library.best(neighbour.shash, scope, k=_OF_EACH)
         close = [record for record in best if record.median_sec <= _CLOSE * best[0].median_sec]
-        found += [replace(record.observation(), mod_json=neighbour.mod_json) for record in close]
+        mod_json = library.workload(neighbour.shash).mod_json if close else ""
+        found += [replace(record.observation(), mod_json=mod_json) for record in close]
     return tuple({(one.mod_json, one.trace_json): one for one in found}.values())
 
 
-def nearest(workload: Workload, others: Sequence[StoredWorkload]) -> list[StoredWorkload]:
+def nearest(workload: Workload, others: Sequence[_Outline]) -> list[_Outline]:
     """Return the workloads of the same operators with the most similar shapes, the nearest first."""
     kind = _kind(workload.name, workload.args)
     alike = [other for other in others if other.shash != workload.shash and _kind(other.name, other.args) == kind]
