@@ -151,3 +151,30 @@ def test_a_static_schedule_is_a_candidate_but_no_trial(library: Library) -> None
     assert numbers(library.candidates(MATMUL.shash)) == [1, 2]
     assert numbers(library.records(kinds=[RecordKind.CANDIDATE])) == [2]
     assert library.trial_counts([MATMUL.shash]) == {MATMUL.shash: 1}
+
+
+def test_several_workloads_are_answered_as_each_alone(library: Library) -> None:
+    """Each has its own fastest candidates, baseline and newest record of a kind; those without any are left out."""
+    shashes = [MATMUL.shash, "18", "19", "20"]
+    library.add_workloads(replace(MATMUL, shash=shash) for shash in shashes)
+    for number, shash in enumerate(shashes[:3]):
+        library.add_records(
+            [
+                record(10 * number + 1, (3 - number) * 1e-3, workload=shash, checked=True),
+                record(10 * number + 2, 1e-4, workload=shash),
+                record(10 * number + 3, 5e-3, workload=shash, kind=RecordKind.IN_PLACE),
+                record(10 * number + 4, 4e-3, workload=shash, kind=RecordKind.IN_PLACE),
+                record(0, 9e-3 + number, workload=shash, kind=RecordKind.BASELINE),
+            ]
+        )
+
+    checked = library.best_of(shashes, SCOPE, k=2, checked_only=True)
+    fastest = library.best_of(shashes, SCOPE, k=2)
+    untuned = library.baselines(shashes, SCOPE)
+    placed = library.newest_of(shashes, SCOPE, kind=RecordKind.IN_PLACE)
+
+    assert {shash: numbers(found) for shash, found in checked.items()} == {"17": [1], "18": [11], "19": [21]}
+    assert fastest == {shash: library.best(shash, SCOPE, k=2) for shash in shashes[:3]}
+    assert [len(found) for found in fastest.values()] == [2, 2, 2]
+    assert untuned == {shash: library.baseline(shash, SCOPE) for shash in shashes[:3]}
+    assert {shash: numbers([found]) for shash, found in placed.items()} == {"17": [4], "18": [14], "19": [24]}

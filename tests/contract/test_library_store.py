@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import signal
@@ -98,6 +99,16 @@ def test_a_workload_is_kept_once_and_completed(library: Library) -> None:
     assert library.workload("18") == expected
     assert [w.name for w in library.find_workloads("f*")] == ["first"]
     assert [w.name for w in library.find_workloads("18")] == ["first"]
+
+
+def test_a_workload_is_found_by_the_operator_in_its_program(library: Library) -> None:
+    """The program is read where the name says nothing."""
+    block = [{"type": "s_tir.SBlock", "data": {"name_hint": 1}}, {"data": "T_matmul_NN"}]
+    args = (*MATMUL.args[:1] * 2, MATMUL.args[1])
+    library.add_workload(replace(MATMUL, shash="19", name="main", mod_json=json.dumps({"nodes": block}), args=args))
+
+    assert [w.shash for w in library.find_workloads("matmul 64*")] == ["19"]
+    assert [(w.shash, w.name) for w in library.outlines()] == [("17", "matmul"), ("19", "main")]
 
 
 def test_a_job_summary_has_its_workloads_trials_and_errors(library: Library) -> None:
