@@ -17,7 +17,7 @@ FORMAT = 1
 
 
 MOST_THREADS = 4096
-"""That a model may ask for: more than any machine has, few enough for TVM to count."""
+"""Limit on the threads of a model: more than any machine has, and within TVM's range."""
 
 
 class Affinity(enum.StrEnum):

@@ -13,8 +13,7 @@ OpenCL runtime: ours is compiled when the first device opens (device_agents.runt
 libtvm_runtime_opencl.so lies beside TVM's other libraries. Buffers only: no images (textures).
 
 Without a configuration the agent serves all devices other than CPUs, and no GPU that the drivers cuda and rocm serve. A
-CPU by
-OpenCL (PoCL) is served when asked for; it and the driver cpu then take turns.
+CPU by OpenCL (PoCL) is served on request; it and the driver cpu then take turns.
 """
 
 from __future__ import annotations

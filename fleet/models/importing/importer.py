@@ -85,7 +85,7 @@ class Importer:
     """One of the two is set."""
 
     packages: tuple[str, ...] = ()
-    """Packages of an extra that reading needs. `read` names the extra that lacks."""
+    """Packages of an extra that reading needs. `read` names the missing extra."""
 
     frontend: Frontend
     read: Callable[[Path, Sequence[Shapes], int | None, int | None], list[Model]]
