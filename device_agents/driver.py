@@ -39,7 +39,7 @@ MAX_DEVICES = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """True if a device can take a lease."""
+    """Readiness of a device for a lease."""
 
     is_healthy: bool = True
     reason: str = ""

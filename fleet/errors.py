@@ -3,7 +3,7 @@
     FleetError                     base; class attributes: is_retryable, exit_code
       ConfigError                  bad file, flag or environment; exit code 2
         JournalDamaged             a tracker's memory that lost something; 'fleet tracker fsck' restores it
-        DeviceMissing hardware that was asked for is not here, or lacks what it runs with
+        DeviceMissing              hardware that was asked for is absent, or lacks its driver or runtime
       InvalidRequest               the caller's mistake; exit code 2
         Unauthenticated            no token, or one that is forged or for another device
           NotJoined                no credentials for this tracker; join it first
@@ -34,7 +34,7 @@
       LibraryError                 a library that cannot be used
         LibraryReadOnly            it can be read, not written
         LibraryDamaged             its file or pages are; asking again does not help
-        NoLibrary                  what was named is none; exit code 2
+        NoLibrary                  the named file or database is not a library; exit code 2
       DiskFull                     no space left where something has to be written
         CacheFull                  an agent keeps no more artifacts while sessions use those that it has
       TrackerUnavailable           no tracker answers (retryable)

@@ -44,10 +44,10 @@ _SMALL_GAIN = 0.05
 """Expected share of a workload's time below which its first batch is a small one."""
 
 _AT_ROOFLINE = 1.02
-"""Within this factor of the roofline nothing that could be found would be told from noise."""
+"""Within this factor of the roofline, gains cannot be told from noise."""
 
 _NOTHING = 0.002
-"""A share of a workload's time that is no reason to measure all that can be looked ahead."""
+"""Gain, as a share of a workload's time, that does not justify measuring all candidates within the horizon."""
 
 _ENOUGH_TRIED = 64
 """Number of records below which a tail of times says too little to give up."""
