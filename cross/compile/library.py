@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cross.compile import gpu_code
-from cross.compile.lowering import tir_pipeline
+from cross.compile.lowering import pass_context, tir_pipeline
 from cross.compile.objects import NAME, keep_object, object_path
 from cross.compile.relax_program import compile_relax
 from cross.compile.toolchains import Linker, check_linked, find_linker, link
@@ -73,8 +73,7 @@ def build(
 
     tvm_target = make_target(target)
     try:
-        unchecked = tvm.transform.PassContext(config={"tirx.disable_assert": not checks_arguments})
-        with gpu_code.compiling(target), unchecked:
+        with gpu_code.compiling(target), pass_context(target, checks_arguments=checks_arguments):
             lowering = tir_pipeline(target, has_half=has_half)
             library = tvm.compile(mod, target=tvm_target, tir_pipeline=lowering).mod
     except FleetError:

@@ -22,7 +22,7 @@ from cross.targets.target import Target, is_x86
 if TYPE_CHECKING:
     from tvm.ir import IRModule
     from tvm.tirx import AllocBuffer, PrimFunc
-    from tvm.transform import Pass
+    from tvm.transform import Pass, PassContext
 
 _NAME = "fleet"
 _NAME_WITHOUT_HALF = "fleet_without_half"
@@ -36,6 +36,9 @@ _MARK = "fleet_lowering"
 _CONVERSIONS = ("__truncsfhf2", "__extendhfsf2")
 """TVM gives each library these two, and LLVM takes longer for them than for a small kernel: 6 of 38 ms. They are weak:
 existing functions with their names replace them."""
+
+_LEFT_TO_LLVM = ("tirx.RemoveNoOp",)
+"""Passes that change no code, since LLVM does the same. This one takes a tenth of the time of scheduled programs."""
 
 _MOST_STACK_BYTES = 8 * 1024
 """Largest size of one buffer on the stack: four times a processor's registers. Threads have at least 128 KiB."""
@@ -62,6 +65,18 @@ def tir_pipeline(target: Target, *, has_half: bool = True) -> str:
         return _NAME
     register_tir_pipeline(_NAME_WITHOUT_HALF, functools.partial(_passes, has_half=False))
     return _NAME_WITHOUT_HALF
+
+
+def pass_context(target: Target, *, checks_arguments: bool) -> PassContext:
+    """Return the settings of TVM's passes for compiling programs.
+
+    Args:
+        checks_arguments: see `cross.compile.library.build`.
+    """
+    import tvm
+
+    left_out = _LEFT_TO_LLVM if target.is_processor else ()
+    return tvm.transform.PassContext(config={"tirx.disable_assert": not checks_arguments}, disabled_pass=left_out)
 
 
 def lower_by_default(mod: IRModule, target: Target) -> IRModule:

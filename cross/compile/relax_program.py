@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from cross.compile import gpu_code
 from cross.compile.argument_checks import called_programs
-from cross.compile.lowering import tir_pipeline
+from cross.compile.lowering import pass_context, tir_pipeline
 from cross.compile.objects import NAME, keep_object, name_placeholders, object_path, write_named
 from cross.targets.target import Target, make_target
 
@@ -138,5 +138,5 @@ def _compile(part: _Part, target: Target) -> Module:
     import tvm
 
     lowering = tir_pipeline(target, has_half=part.has_half)
-    with tvm.transform.PassContext(config={"tirx.disable_assert": not part.checks_arguments}):
+    with pass_context(target, checks_arguments=part.checks_arguments):
         return tvm.tirx.build(part.mod, target=make_target(target), pipeline=lowering)
