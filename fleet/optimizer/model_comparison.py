@@ -29,7 +29,7 @@ from fleet.models.model import Model
 from fleet.models.reference import ReferenceRun, engine_of, reference_outputs
 from fleet.optimizer.comparing.engine import Engine, engine_ready
 from fleet.optimizer.comparing.intervals import RatioInterval
-from fleet.optimizer.comparing.rounds import Rounds
+from fleet.optimizer.comparing.rounds import Rounds, rounds_budget_sec
 from fleet.optimizer.comparing.turns import ENGINE, ModelTurns, Untuned
 from fleet.optimizer.core.progress import Phase
 from fleet.optimizer.core.state import JobCore
@@ -47,9 +47,6 @@ _RUN_TIMEOUT_SEC = 120.0
 _ONNX_RUNTIME = "onnxruntime"
 _SLOWER = 1.01
 """Ratio below which a slowdown is not reported, even if it is significant."""
-
-_TURNS_SEC, _TURNS_SHARE = 2.0, 0.1
-"""Time budget for the turns of a model: the longer of this time [s] and this share of the job's time so far."""
 
 _OTHER_SEED = 1_000
 """Added to the seed for inputs that should give different outputs."""
@@ -199,7 +196,9 @@ class ModelComparison:
             rounds = Rounds(
                 names=names,
                 pairs=tuple((name, other) for name in running for other in (STATIC, ENGINE) if name != other),
-                budget_sec=max(_TURNS_SEC, _TURNS_SHARE * (time.monotonic() - self.core.conditions.started_at)),
+                budget_sec=rounds_budget_sec(
+                    job_sec=time.monotonic() - self.core.conditions.started_at, trials=self.core.progress.trials_known
+                ),
                 rng=random.Random(self.core.conditions.seed),
             )
             turns = ModelTurns(

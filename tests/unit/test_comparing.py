@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.optimizer.comparing.intervals import LOOKS, ratio_interval
-from fleet.optimizer.comparing.rounds import NARROW, Rounds
+from fleet.optimizer.comparing.rounds import NARROW, Rounds, rounds_budget_sec
 
 _TIMES = st.floats(1e-6, 1e3)
 _BLOCKS = st.lists(st.tuples(_TIMES, _TIMES), min_size=LOOKS[0], max_size=60)
@@ -91,6 +91,12 @@ def test_a_budget_is_exceeded_only_until_there_is_an_interval() -> None:
 
     assert not rounds.is_over(2.9)
     assert rounds.is_over(3.0)
+
+
+def test_jobs_with_trials_compare_longer() -> None:
+    """The comparison takes a tenth of a long search; without trials, even a slow import does not lengthen it."""
+    assert rounds_budget_sec(job_sec=600.0, trials=64) == 60.0
+    assert rounds_budget_sec(job_sec=5.0, trials=64) == rounds_budget_sec(job_sec=600.0, trials=0) == 2.0
 
 
 def test_a_program_that_fails_takes_part_no_longer() -> None:

@@ -12,6 +12,10 @@ from fleet.optimizer.comparing.intervals import LOOKS, RatioInterval, ratio_inte
 NARROW = 0.03
 """Relative width of all intervals below which the rounds end."""
 
+_BUDGET_SEC, _BUDGET_SHARE = 2.0, 0.1
+"""Time budget of the rounds: the longer of this time [s] and this share of the job's time so far. Without any trial, a
+model only has static schedules and unscheduled programs to choose from: it gets the former."""
+
 _MOST_BUDGETS = 3
 
 _BLOCK_SEC = 0.03
@@ -19,6 +23,16 @@ _BLOCK_SEC = 0.03
 
 _MOST_REPEATS = 3
 """Maximum repeats in a block. The fastest repeat is the block's time."""
+
+
+def rounds_budget_sec(*, job_sec: float, trials: int) -> float:
+    """Return the time after which no round begins [s].
+
+    Args:
+        job_sec: the job's time so far [s].
+        trials: number of trials of the model's workloads, those of earlier jobs included.
+    """
+    return max(_BUDGET_SEC, _BUDGET_SHARE * job_sec) if trials else _BUDGET_SEC
 
 
 @dataclass(slots=True, kw_only=True)

@@ -272,6 +272,11 @@ class JobProgress:
         return sum(item.trials for item in self.workloads)
 
     @property
+    def trials_known(self) -> int:
+        """Number of trials, those in the library at the job's start included."""
+        return sum(item.trials_before + item.trials for item in self.workloads)
+
+    @property
     def trials_asked(self) -> int:
         """Number of requested trials; 0: as many as fit into its time."""
         return 0 if self.is_bound_by_time else self.trials_total
