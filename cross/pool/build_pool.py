@@ -283,7 +283,8 @@ class _Slot:
             answer = run(task, log_path)
         except BuildError as error:
             self._drop_worker()
-            logger.warning("build worker replaced", extra={"task": task.name, "kind": error.kind})
+            if not self._is_killed:
+                logger.warning("build worker replaced", extra={"task": task.name, "kind": error.kind})
             task.future.set_exception(error)
             self._try_to_warm(log_path)
             return

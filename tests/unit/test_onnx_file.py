@@ -58,6 +58,15 @@ def test_symbolic_shape_is_named_with_the_way_out(tmp_path: Path) -> None:
         load_model(path)
 
 
+def test_an_input_of_strings_is_named(tmp_path: Path) -> None:
+    """TVM's own error was "unknown dtype", without the input."""
+    words = helper.make_tensor_value_info("words", TensorProto.STRING, [3])
+    path = save(tmp_path, [helper.make_node("StringNormalizer", ["words"], ["y"])], [words])
+
+    with pytest.raises(ImportFailed, match="input 'words' holds strings"):
+        load_model(path)
+
+
 def test_given_shape_makes_the_model_static(tmp_path: Path) -> None:
     """A shape for the symbolic input becomes part of the model, in its bytes, too."""
     path = save_relu(tmp_path, ["batch", 3])

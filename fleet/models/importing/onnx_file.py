@@ -216,6 +216,8 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     import onnx
 
     tensor = value.type.tensor_type
+    if tensor.elem_type == onnx.TensorProto.STRING:
+        raise ImportFailed(f"input {value.name!r} holds strings, but TVM computes with numbers only")
     try:
         dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     except (KeyError, ValueError, TypeError) as error:
