@@ -113,7 +113,8 @@ def reason_text(reason: Reason) -> str:
     ahead = "this batch" if reason.horizon == 1 else f"{reason.horizon} batches"
     gain, spread = (time_text(sec, digits=2) for sec in (reason.gain_sec, reason.spread_sec))
     times = f", called {reason.weight:g} times in the model" if reason.weight != 1 else ""
-    priority = f", priority {reason.priority:.3g}" if reason.priority != 1 else ""
+    is_raised = round(reason.priority, 2) != 1  # more than by a distant deadline
+    priority = f", priority {reason.priority:.4g}" if is_raised else ""
     turn = "fewest batches so far; " if reason.motive is Motive.EXPLORATION else ""
     return f"{turn}expected gain of {ahead}: {gain} +- {spread}{times}{priority}; each takes about {price}"
 

@@ -484,6 +484,8 @@ def test_reasons_are_sentences() -> None:
         text
         == "expected gain of 4 batches: 2 ms +- 1 ms, called 3 times in the model; each takes about 0.8 s on the device"
     )
+    assert "priority" not in reason_text(replace(reason, priority=1.0004))
+    assert ", priority 2.5; " in reason_text(replace(reason, priority=2.50001))
     assert finish_text(Finish(done=Done.NOTHING_TO_GAIN, expected_share=0.001, trials=64)) == (
         "the next 64 trials are expected to gain 0.10% of its time"
     )
