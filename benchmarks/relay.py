@@ -178,7 +178,7 @@ def _opener(running: Running, side: str) -> Callable[[int], float]:
 async def rss_growth_mb(tracker: str, relay: str, relay_pid: int, count: int) -> float:
     """Return the growth of a relay's memory while an agent sends to clients that do not read."""
     account, key = (await account_credentials(tracker))(), make_key()
-    proof = await joining.admit_own_agent(tracker, account, name="sender", key_pem=key)
+    proof = await joining.admit_own(tracker, account, name="sender", key_pem=key)
     hello, process = client_hello(agent_name(own_key_id(key))), psutil.Process(relay_pid)
     stalled = asyncio.Semaphore(0)
 

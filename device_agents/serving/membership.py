@@ -255,7 +255,7 @@ class Membership:
             return
         if read_identity(account.certificate_pem).role is Role.ADMIN:
             name = socket.gethostname()
-            self._keep(await joining.admit_own_agent(self.tracker, account, name=name, key_pem=self._key()))
+            self._keep(await joining.admit_own(self.tracker, account, name=name, key_pem=self._key()))
 
     def _key(self) -> bytes:
         if self._own is not None:

@@ -1,4 +1,4 @@
-"""`fleet tracker token`: single-use tokens that let agents, people and optimizers join a fleet."""
+"""`fleet tracker token`: single-use tokens that let agents, people, optimizers and a standby join a fleet."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ class JoinRole(StrEnum):
     AGENT = "agent"
     USER = "user"
     ADMIN = "admin"
+    STANDBY = "standby"
+
+
+_JOINING = {JoinRole.AGENT: "fleet agent join", JoinRole.STANDBY: "fleet tracker join"}
+"""Commands on the joining machine, by role; else `fleet login`."""
 
 
 def life(text: str | float) -> float:
@@ -40,7 +45,7 @@ def life(text: str | float) -> float:
 
 def there(role: JoinRole, address: str) -> str:
     """Return the command to run on the joining machine. A loopback address gets a placeholder for the host."""
-    command = "fleet agent join" if role is JoinRole.AGENT else "fleet login"
+    command = _JOINING.get(role, "fleet login")
     if not is_loopback(host_of(address)):
         return f"there: {command} --tracker {address}   (it prompts for the token)"
     port = address.rpartition(":")[2]

@@ -11,8 +11,9 @@ import typer
 
 from fleet.base.command_line import parse, to_argv
 from fleet.base.config import at_home
+from fleet.base.network import addresses_of
 from fleet.base.quantities import count_text, elapsed_text, size_text
-from fleet.cli import join_token, members, options, process_options
+from fleet.cli import join_token, joined, members, options, process_options
 from fleet.cli.units import print_unit
 from fleet.tracker.options import TrackerOptions
 
@@ -169,6 +170,34 @@ def _print_backup(done: str, found: Backup, *, json_output: bool) -> None:
     counts = [count_text(getattr(found, f"{one}s"), one) for one in ("member", "device", "lease", "booking", "request")]
     made_at = found.made_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
     options.stderr().print(f"{done}: {', '.join(counts)} of {made_at}; {size_text(found.size_bytes)} in {found.path}")
+
+
+@app.command()
+def join(
+    token: joined.RefusedToken = None,
+    tracker: options.TrackerOption = None,
+    token_file: joined.TokenFileOption = joined.BY_STDIN,
+    state_dir: _StateDirOption = None,
+    json_output: options.JsonOption = False,
+) -> None:
+    """Join the fleet of a tracker as its standby, which gets the fleet's keys.
+
+    An admin creates the single-use join token (fleet tracker token create --role standby). It is read from a prompt,
+    stdin or a file, because every account of this machine can read arguments.
+
+    Example: fleet tracker join --tracker 10.0.0.5:9290
+    """
+    from fleet.tracker.replica.membership import join_as_standby
+
+    found = joined.read_token(token, token_file, instead="fleet tracker join")
+    address = addresses_of(options.tracker_address(tracker))[0]
+    directory = (TrackerOptions(state_dir=state_dir).directory).absolute()
+    path, member = options.run(join_as_standby(found, address, directory))
+    if json_output:
+        options.print_json(joined.as_data(address, member, path))
+        return
+    joined.tell(address, member, path)
+    options.stderr().print(f"now: fleet tracker serve --standby-of {address} --allow-network")
 
 
 @app.command()

@@ -68,7 +68,7 @@ RULES: Mapping[str, Rule] = {
     "PoisonService.ListPoison": Rule(roles=_USERS),
     "PoisonService.ForgetPoison": Rule(roles=_ADMINS, is_audited=True),
     "ReplicaService.GetTracker": Rule(roles=_MEMBERS),
-    "ReplicaService.Follow": Rule(roles=_ADMINS, is_audited=True),
+    "ReplicaService.Follow": Rule(roles=frozenset({Role.STANDBY}), is_audited=True),
     "ReplicaService.Promote": Rule(roles=_ADMINS, is_audited=True),
     # At an agent. Each call also carries the token of a lease, which contains the caller's key.
     "SessionService.OpenSession": Rule(roles=_USERS),

@@ -13,6 +13,8 @@ class Role(StrEnum):
     AGENT = "agent"
     USER = "user"
     ADMIN = "admin"
+    STANDBY = "standby"
+    """A tracker that follows; it gets the fleet's keys."""
     STRANGER = "stranger"
     """Has not joined: may only join."""
 

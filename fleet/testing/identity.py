@@ -118,5 +118,5 @@ async def agent_credentials(address: str, key_pem: bytes | None = None) -> Crede
     key_pem = key_pem or key(Role.AGENT)
     known = (account.authority_pem, key_pem)
     if known not in _admitted:
-        _admitted[known] = await joining.admit_own_agent(address, account, name="simulated", key_pem=key_pem)
+        _admitted[known] = await joining.admit_own(address, account, name="simulated", key_pem=key_pem)
     return _admitted[known]

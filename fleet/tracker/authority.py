@@ -58,6 +58,10 @@ class Authority:
         """Return a member's certificate, PEM."""
         return issue(self._own, public_key, name=name, role=role, now=dt.datetime.now(dt.UTC))
 
+    def issue_standby(self, key_pem: bytes, name: str) -> Credentials:
+        """Return credentials of a standby that has this authority."""
+        return issue_own(self._own, key_pem, name=name, role=Role.STANDBY, now=dt.datetime.now(dt.UTC))
+
     def serve_account(
         self, store: CredentialStore, address: str, *, home: Path, is_revoked: Callable[[str], bool]
     ) -> None:

@@ -40,6 +40,8 @@ _SHOWN_DEVICES = 20
 """Maximum number of an attaching agent's devices that the audit log lists."""
 _USUAL_ENTRIES, _MAX_ENTRIES = 100, 10_000
 _ROLES_BY_NUMBER = {number: role for role, number in ROLES.items()}
+_JOINING = {Role.AGENT: "fleet agent join", Role.STANDBY: "fleet tracker join"}
+"""Commands that use a token, by its role; else `fleet login`."""
 
 
 class IdentityServicer:
@@ -86,13 +88,13 @@ class IdentityServicer:
     ) -> pb.CreateJoinTokenResponse:
         role = _ROLES_BY_NUMBER.get(request.role)
         if role is None:
-            raise InvalidRequest("a join token is for an agent, a user or an admin; name one as the role")
+            raise InvalidRequest("a join token is for an agent, a user, an admin or a standby; name one as the role")
         ttl_sec = duration_sec(request.ttl) if request.HasField("ttl") else _DEFAULT_TTL_SEC
         if not 0 < ttl_sec <= _MAX_TTL_SEC:
             raise InvalidRequest(f"a join token lives for up to {_MAX_TTL_SEC / 3600:.0f} h, not for {ttl_sec:g} s")
         account = checked_new_account(request.account)
-        if role is Role.AGENT and (account or request.may_ask_for_others):
-            raise InvalidRequest("an agent acquires no devices; an account is for the roles user and admin")
+        if role in (Role.AGENT, Role.STANDBY) and (account or request.may_ask_for_others):
+            raise InvalidRequest(f"the role {role} acquires no devices; an account is for the roles user and admin")
         now = self._clock.now_sec()
         token = make_join_token(self._authority.pin)
         waiting = WaitingToken(
@@ -158,7 +160,7 @@ def _check_roles(role: Role, wanted: Iterable[pb.MemberRole]) -> None:
     roles = {_ROLES_BY_NUMBER.get(number) for number in wanted}
     if not roles or role in roles:
         return
-    command = "fleet agent join" if role is Role.AGENT else "fleet login"
+    command = _JOINING.get(role, "fleet login")
     raise InvalidRequest(
         f"this join token is for the role {role}, and was not used up; the command for it is: {command}"
     )

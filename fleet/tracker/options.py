@@ -27,7 +27,7 @@ class TrackerOptions:
     standby_of: Annotated[
         str | None,
         Option(
-            "Follow this tracker, and take over when it is gone. Takes an admin's login there.",
+            "Follow this tracker, and take over when it is gone. Joins by 'fleet tracker join', or an admin's login.",
             metavar="HOST:PORT",
         ),
     ] = None

@@ -17,10 +17,12 @@ class MemberRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MEMBER_ROLE_AGENT: _ClassVar[MemberRole]
     MEMBER_ROLE_USER: _ClassVar[MemberRole]
     MEMBER_ROLE_ADMIN: _ClassVar[MemberRole]
+    MEMBER_ROLE_STANDBY: _ClassVar[MemberRole]
 MEMBER_ROLE_UNSPECIFIED: MemberRole
 MEMBER_ROLE_AGENT: MemberRole
 MEMBER_ROLE_USER: MemberRole
 MEMBER_ROLE_ADMIN: MemberRole
+MEMBER_ROLE_STANDBY: MemberRole
 
 class JoinRequest(_message.Message):
     __slots__ = ("secret", "certificate_request", "name", "roles")

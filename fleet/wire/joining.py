@@ -45,6 +45,7 @@ ROLES = {
     Role.AGENT: pb.MEMBER_ROLE_AGENT,
     Role.USER: pb.MEMBER_ROLE_USER,
     Role.ADMIN: pb.MEMBER_ROLE_ADMIN,
+    Role.STANDBY: pb.MEMBER_ROLE_STANDBY,
 }
 """Roles that a join token can give."""
 
@@ -92,17 +93,19 @@ def stranger_credentials(authority_pem: bytes) -> Credentials:
     return Credentials(key_pem=stranger.KEY_PEM, certificate_pem=stranger.CERTIFICATE_PEM, authority_pem=authority_pem)
 
 
-async def admit_own_agent(address: str, admin: Credentials, *, name: str, key_pem: bytes) -> Credentials:
-    """Make an agent of this account a member, by this account's own credentials as an admin.
+async def admit_own(
+    address: str, admin: Credentials, *, name: str, key_pem: bytes, role: Role = Role.AGENT
+) -> Credentials:
+    """Make an agent or a standby of this account a member, by this account's own credentials as an admin.
 
     Raises:
         TrackerUnavailable: the tracker does not answer.
         NotAllowed: they are no admin's.
     """
     async with make_channel(address, admin) as channel:
-        request = pb.CreateJoinTokenRequest(role=pb.MEMBER_ROLE_AGENT, ttl=duration(60.0), note=name)
+        request = pb.CreateJoinTokenRequest(role=ROLES[role], ttl=duration(60.0), note=name)
         created = await _answer(identity_service_stub(channel).create_join_token(request, timeout=_TIMEOUT_SEC))
-    roles = frozenset({Role.AGENT})
+    roles = frozenset({role})
     credentials, _ = await _join(address, admin, created.secret, name=name, key_pem=key_pem, roles=roles)
     return credentials
 

@@ -20,9 +20,18 @@ from fleet.client import stream as stream_module
 from fleet.client.identity_calls import IdentityCalls
 from fleet.domain.terms import make_proof
 from fleet.domain.tokens import load_or_make_key
-from fleet.errors import ConfigError, InvalidRequest, JournalDamaged, NotAllowed, TrackerStandsBy
+from fleet.errors import (
+    ConfigError,
+    InvalidRequest,
+    JournalDamaged,
+    KeyRevoked,
+    NotAllowed,
+    NotJoined,
+    TrackerStandsBy,
+)
 from fleet.identity.certificates import make_key, own_key_id
 from fleet.identity.credentials import Proof
+from fleet.identity.roles import Role
 from fleet.identity.store import CredentialStore
 from fleet.testing import LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_channel, account_proof, agent_credentials, join_user
@@ -33,6 +42,7 @@ from fleet.tracker.journal.copy import reader
 from fleet.tracker.journal.replica import ReplicaJournal
 from fleet.tracker.options import TrackerOptions
 from fleet.tracker.replica import gate as gate_module
+from fleet.tracker.replica.membership import join_as_standby, standby_credentials
 from fleet.tracker.replica.replica_state import ReplicaState
 from fleet.tracker.replica.standby import Standby
 from fleet.tracker.replica.standing import Duty, Standing, read_standing, write_standing
@@ -217,17 +227,46 @@ async def attach_with(served: ServedTracker, term_proof: bytes) -> None:
             await asyncio.wait_for(read_next(call), 0.5)
 
 
-async def test_only_admins_follow_or_promote(tmp_path: Path) -> None:
+async def test_only_standbys_follow_and_only_admins_promote(tmp_path: Path) -> None:
     """A follower gets the authority's key."""
     async with followed(tmp_path) as (served, standby):
-        user = await join_user(served.address, "ann")
-        async with make_channel(served.address, user) as channel:
-            call = replica_service_stub(channel).follow()  # type: ignore[call-arg]
-            assert await end_of(call, pb.FollowRequest()) is grpc.StatusCode.PERMISSION_DENIED
+        user, own = await join_user(served.address, "ann"), await standby_credentials(tmp_path / "second", "")
+        for proof in (user, account_proof(served.address), await agent_credentials(served.address)):
+            async with make_channel(served.address, proof) as channel:
+                call = replica_service_stub(channel).follow()  # type: ignore[call-arg]
+                assert await end_of(call, pb.FollowRequest()) is grpc.StatusCode.PERMISSION_DENIED
+        async with make_channel(served.address, own) as channel:
+            with pytest.raises(grpc.aio.AioRpcError, match="takes the role admin or agent or user"):
+                await fleet_service_stub(channel).get_fleet(fleet_service_pb2.GetFleetRequest())
         with pytest.raises(NotAllowed, match="promoting a standby takes the role admin"):
             await replicas.promote(standby.address, user)
         with pytest.raises(InvalidRequest, match="grants already"):
             await replicas.promote(served.address, account_proof(served.address))
+
+
+async def test_a_revoked_standby_follows_no_more(tmp_path: Path) -> None:
+    """It follows again after it has joined with another key."""
+    async with (
+        followed(tmp_path) as (served, standby),
+        IdentityCalls(served.address) as calls,
+    ):
+        own = await standby_credentials(tmp_path / "second", served.address)
+        await calls.revoke(own_key_id(own.key_pem))
+        await eventually(lambda: isinstance(standby.following.error, KeyRevoked))
+        assert not served.tracker.replica_servicer.is_followed
+
+        token, _ = await calls.invite(Role.STANDBY, ttl_sec=600.0)
+        _, member = await join_as_standby(token, served.address, tmp_path / "second")
+        assert member.role is Role.STANDBY
+        await eventually(lambda: served.tracker.engine.gate.is_followed)
+
+
+async def test_a_standby_that_nobody_admitted_says_how_to_join(tmp_path: Path) -> None:
+    async with serve_tracker(state_dir=tmp_path / "first") as served:
+        CredentialStore().save(served.address, await join_user(served.address, "ann"))
+        async with standby_of(served, tmp_path / "second") as standby:
+            with pytest.raises(NotJoined, match="fleet tracker join --tracker"):
+                await standby.wait_whole()
 
 
 async def test_a_standby_that_lies_about_its_chain_is_dropped(tmp_path: Path) -> None:
@@ -236,7 +275,7 @@ async def test_a_standby_that_lies_about_its_chain_is_dropped(tmp_path: Path) ->
         serve_tracker(state_dir=tmp_path / "first") as served,
         SimulatedAgent(served.address, DEVICES),
         LeaseStream(served.address, "holder") as holder,
-        account_channel(served.address) as channel,
+        make_channel(served.address, await standby_credentials(tmp_path / "second", served.address)) as channel,
     ):
         call = replica_service_stub(channel).follow()  # type: ignore[call-arg]
         await call.write(pb.FollowRequest())

@@ -61,6 +61,7 @@ NOT_RUN = {
         "fleet web --behind-proxy --url https://fleet.example.org",
     ],
     "needs a second machine: tests/system/test_standby.py": [
+        "fleet tracker join --tracker 10.0.0.5:9290",
         "fleet tracker serve --standby-of 10.0.0.5:9290 --allow-network",
         "fleet tracker promote --tracker 10.0.0.6:9290",
     ],

@@ -33,8 +33,9 @@ devices:
 class Pair:
     """A tracker, its standby, and agents that know only the tracker."""
 
-    def __init__(self, folder: Path, agents: int) -> None:
+    def __init__(self, folder: Path, agents: int, *, joins_by_token: bool) -> None:
         self.folder = folder
+        self.joins_by_token = joins_by_token
         self.first = self._tracker("first")
         self.second: Server
         self.agents = [self.folder / f"sim{number or ''}" for number in range(agents)]
@@ -42,6 +43,8 @@ class Pair:
 
     def start(self) -> None:
         self._started.append(self.first.start())
+        if self.joins_by_token:
+            self._join()
         self.second = self._tracker("second", "--standby-of", self.first.address)
         self.second.ready = "standby"
         self._started.append(self.second.start())
@@ -55,6 +58,16 @@ class Pair:
     def stop(self) -> None:
         for server in reversed(self._started):
             server.stop()
+
+    def _join(self) -> None:
+        there = ("--tracker", self.first.address)
+        made = run_fleet("tracker", "token", "create", "--role", "standby", *there)
+        token = self.folder / "token"
+        token.touch(0o600)
+        token.write_text(made.stdout)
+        words = ("--token-file", str(token), "--state-dir", str(self.folder / "second"))
+        joined = run_fleet("tracker", "join", *there, *words)
+        assert "as standby" in joined.stderr, (made.stderr, joined.stderr)
 
     def standing(self, name: str) -> dict[str, object]:
         found: dict[str, object] = json.loads((self.folder / name / "standing.json").read_text())
@@ -82,8 +95,8 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(folder: Path, agents: int = 1) -> AsyncIterator[Pair]:
-    found = Pair(folder, agents)
+async def pair(folder: Path, agents: int = 1, *, joins_by_token: bool = False) -> AsyncIterator[Pair]:
+    found = Pair(folder, agents, joins_by_token=joins_by_token)
     try:
         await asyncio.to_thread(found.start)
         yield found
@@ -154,7 +167,10 @@ async def test_a_standby_takes_over_from_a_frozen_tracker(tmp_path: Path) -> Non
 
 async def test_a_takeover_while_both_run_and_back(tmp_path: Path) -> None:
     """The former tracker follows at once; it takes over in its turn, as for two upgrades one after the other."""
-    async with pair(tmp_path) as trackers, await connected(trackers.first.address) as client:
+    async with (
+        pair(tmp_path, joins_by_token=True) as trackers,
+        await connected(trackers.first.address) as client,
+    ):
         held = await client.acquire_device("name=sim-0")
         await eventually(trackers.are_equal)
         await asyncio.to_thread(trackers.promote)

@@ -67,6 +67,7 @@ def test_a_file_without_a_token_is_refused(tmp_path: Path) -> None:
     [
         (["login"], "fleet login"),
         (["agent", "join"], "fleet agent join"),
+        (["tracker", "join"], "fleet tracker join"),
         (["agent", "serve", "--driver", "simulated", "--token"], "--token-file -"),
     ],
 )

@@ -13,8 +13,8 @@ import grpc.aio
 from fleet.base.private_files import private_file
 from fleet.base.scratch import scratch_dir
 from fleet.errors import FleetError, JournalDamaged, TrackerUnavailable
+from fleet.tracker.replica.membership import standby_credentials
 from fleet.tracker.replica.messages import commit_from_proto
-from fleet.tracker.replica.peers import credentials_for
 from fleet.tracker.replica.replica_state import ReplicaState
 from fleet.v1 import replica_service_pb2 as pb
 from fleet.wire.rpc import from_rpc_error, make_channel, read_next
@@ -67,7 +67,8 @@ class Following:
             await asyncio.sleep(_PAUSE_SEC)
 
     async def _follow(self) -> None:
-        async with make_channel(self.primary, await credentials_for(self.primary)) as channel:
+        credentials = await standby_credentials(self._state.directory, self.primary)
+        async with make_channel(self.primary, credentials) as channel:
             call = replica_service_stub(channel).follow()  # type: ignore[call-arg] # its default is None
             try:
                 await call.write(pb.FollowRequest())

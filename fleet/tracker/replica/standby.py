@@ -92,7 +92,7 @@ class Standby:
         """Wait until there is a whole state. The first time, that takes a snapshot.
 
         Raises:
-            NotJoined, NotAllowed: the tracker does not admit this account as an admin.
+            NotJoined, NotAllowed: the tracker does not admit it as a standby.
             ConfigError: the port is in use, or the tracker is of another fleet than the state directory.
         """
         while not self.following.whole.is_set():
