@@ -3,6 +3,7 @@
 The tracker runs in a process of its own; simulated agents and clients are in this one, so every figure has gRPC over
 TLS, authorisation, the journal and the load generator's own cost in it. Closed loop: each of `concurrency` borrowers
 requests, is granted, releases, and requests again. Latency is from request to grant as the client sees it.
+A standby that follows is a third process on the same cores.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -42,6 +43,7 @@ _WAITING, _QUICK_WAITING = 100_000, 5_000
 _BUDGET = 5_000.0
 """Cycles a second with 10,000 devices and _WAITING requests waiting."""
 _EXPLAINED = 9
+_ALONE, _FOLLOWED = "fleet, 1,000 devices", "fleet, 1,000 devices, a standby follows"
 REQUESTS_PER_CLIENT = 1_000
 """Requests that a tracker lets one client have waiting."""
 _ACCOUNTS = 300
@@ -212,6 +214,16 @@ async def measure_fleet(
         return replace(load, explain_ms=await _explain(stub)) if waiting else load
 
 
+@asynccontextmanager
+async def _standby(address: str) -> AsyncIterator[None]:
+    """A standby of a tracker, as a process."""
+    with tempfile.TemporaryDirectory(prefix="fleet-bench-") as folder:
+        words = ("--port=0", f"--state-dir={folder}/standby", "--no-discovery", f"--standby-of={address}")
+        with Process(python("fleet.tracker", *words), Path(folder) / "standby.log") as standby:
+            await asyncio.to_thread(standby.wait_for, r"standby listening on \S+")
+            yield
+
+
 async def _explain(stub: LeaseServiceStub) -> float:
     """Return the median time of explaining a waiting request [ms]."""
     took_sec = []
@@ -346,6 +358,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "ours": round(ours.cycles_per_sec, 1),
         "ratio": round(ours.cycles_per_sec / peer.cycles_per_sec, 2),
         "explain_ms": ours.explain_ms,
+        "standby_ratio": round(loads[_FOLLOWED].cycles_per_sec / loads[_ALONE].cycles_per_sec, 2),
         "loads": {name: asdict(load) for name, load in loads.items()},
         "rounds": rounds,
         "quick": options.quick,
@@ -359,6 +372,9 @@ def _situations(waiting: int, duration_sec: float) -> dict[str, Callable[[int], 
     def ours(devices: int, waiting: int = 0) -> Callable[[int], Load]:
         return lambda _: asyncio.run(measure_fleet(devices, waiting, duration_sec))
 
+    def followed(devices: int) -> Callable[[int], Load]:
+        return lambda _: asyncio.run(measure_fleet(devices, 0, duration_sec, beside=_standby))
+
     def peer(writes: int) -> Callable[[int], Load]:
         return lambda _: asyncio.run(measure_tvm(CONCURRENCY, duration_sec, writes=writes))
 
@@ -366,7 +382,8 @@ def _situations(waiting: int, duration_sec: float) -> dict[str, Callable[[int], 
         "tvm tracker, as its servers speak": peer(writes=2),
         "tvm tracker, one write a message": peer(writes=1),
         "fleet, 1 device": ours(1),
-        "fleet, 1,000 devices": ours(1_000),
+        _ALONE: ours(1_000),
+        _FOLLOWED: followed(1_000),
         "fleet, 10,000 devices": ours(10_000),
         f"fleet, 10,000 devices, {waiting:,} waiting": ours(10_000, waiting),
     }
