@@ -164,7 +164,11 @@ class TrackerCalls:
     async def watch(self, min_interval_sec: float) -> AsyncGenerator[Snapshot, None]:
         request = fleet_service_pb2.WatchFleetRequest(min_interval=duration(min_interval_sec))
         while True:
-            call = (await self._fleet()).watch_fleet(request)
+            try:
+                call = (await self._fleet()).watch_fleet(request)
+            except TrackerUnavailable:  # of several trackers, none grants yet
+                await asyncio.sleep(_PAUSE_SEC)
+                continue
             try:
                 async for response in call:
                     yield snapshot_from_proto(response.snapshot)

@@ -17,6 +17,7 @@ import pytest
 
 import fleet.aio
 from fleet.client import stream as stream_module
+from fleet.client.aio import Fleet
 from fleet.client.identity_calls import IdentityCalls
 from fleet.domain.terms import make_proof
 from fleet.domain.tokens import load_or_make_key
@@ -28,6 +29,7 @@ from fleet.errors import (
     NotAllowed,
     NotJoined,
     TrackerStandsBy,
+    TrackerUnavailable,
 )
 from fleet.identity.certificates import make_key, own_key_id
 from fleet.identity.credentials import Proof
@@ -380,6 +382,40 @@ async def test_a_client_leaves_a_silent_tracker_for_its_successor(
             device = await asyncio.wait_for(acquiring, 60)
             assert device.name == "devices/a"
             await device.release()
+
+
+async def test_a_watch_goes_on_when_no_tracker_grants_for_a_while(tmp_path: Path) -> None:
+    async with followed(tmp_path) as (served, standby), fleet.aio.connect(served.address) as client:
+        await eventually(CredentialStore().path_of(served.address).with_suffix(".other").exists)
+        shown = set[int]()
+        watching = asyncio.create_task(show_devices(client, shown))
+        await eventually(lambda: 0 in shown)
+        await served.stop()
+        with pytest.raises(TrackerUnavailable, match="no tracker grants"):
+            await calls_until_refused(client)
+        await asyncio.sleep(1.0)  # the watch tries again meanwhile
+        assert not watching.done()
+        await standby.promote()
+        await standby.close()
+        async with second_tracker(standby, tmp_path), SimulatedAgent(standby.address, DEVICES):
+            await eventually(lambda: 2 in shown)
+        watching.cancel()
+
+
+async def show_devices(client: Fleet, shown: set[int]) -> None:
+    """Note the number of devices at each change."""
+    async for snapshot in client.watch(0.05):
+        shown.add(len(snapshot.devices))
+
+
+async def calls_until_refused(client: Fleet) -> None:
+    """Call until the client knows that its tracker is gone."""
+    while True:
+        try:
+            await client.snapshot()
+        except TrackerUnavailable as error:
+            if "no tracker grants" in str(error):
+                raise
 
 
 def second_tracker(standby: Standby, folder: Path) -> Tracker:
