@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -119,7 +120,7 @@ class TrackerLink:
         self._renewed = asyncio.Event()
         self._renewals = 0
         self._heard_sec = 0.0
-        """Time of the tracker's last message, on the loop's clock."""
+        """Time of the tracker's last message, on the monotonic clock."""
         self._due = asyncio.Event()
         """Set when a device's health may have changed."""
 
@@ -253,8 +254,8 @@ class TrackerLink:
     async def _await_takeover(self) -> None:
         """Wait until the fleet's other tracker has taken over from a silent one."""
         while True:
-            await asyncio.sleep(max(self._heard_sec + _DOUBT_SEC - _now_sec(), _SHORTEST_PAUSE_SEC))
-            if _now_sec() < self._heard_sec + _DOUBT_SEC:
+            await asyncio.sleep(max(self._heard_sec + _DOUBT_SEC - time.monotonic(), _SHORTEST_PAUSE_SEC))
+            if time.monotonic() < self._heard_sec + _DOUBT_SEC:
                 continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_DOUBT_SEC):
@@ -262,7 +263,7 @@ class TrackerLink:
                     return
 
     def _take(self, response: pb.AttachResponse) -> None:
-        self._heard_sec = _now_sec()
+        self._heard_sec = time.monotonic()
         if response.public_key:
             self._sessions.trust(response.public_key)
             self._sessions.obey(response.term_proof)
