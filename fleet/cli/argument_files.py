@@ -27,7 +27,7 @@ _END = "--"
 _PATHS = ("path", "file", "directory")
 """Names of click's types of paths."""
 
-_PROGRAMS = ("model", "workload")
+_PROGRAMS = ("model", "models", "workload")
 """Parameters that take a path or the name of a program."""
 
 _BOOLEANS = {"true": True, "false": False}

@@ -39,6 +39,7 @@ _GROUPS = {
         "library": "Browse tuning records",
         "report": "Write a page about a run",
         "jobs": "Submit and follow runs",
+        "workloads": "Keep models' operators",
     },
     "Run programs": {
         "export": "Compile a model to a file",
@@ -89,7 +90,7 @@ Each command lives in the module of its name, with _ for -.
 
 _COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
 _LEFT = ("Tune a model", "Run programs", "Help")
-_UNLISTED = ("help", "version")
+_UNLISTED = ("help", "man", "version")
 """Named in the first lines of the overview, which is full."""
 
 _COLUMN = 40
@@ -161,7 +162,7 @@ def _overview() -> str:
     rows = (f"{one:{_COLUMN}}{other}".rstrip() for one, other in itertools.zip_longest(left, right, fillvalue=""))
     return (
         "Usage: fleet [--tracker HOST:PORT] [--format json] [--log-level LEVEL] COMMAND\n"
-        "Begin with: fleet tune model.onnx. Options: fleet help COMMAND, fleet version\n" + "\n".join(rows) + "\n"
+        "Begin with: fleet tune model.onnx. More: fleet help COMMAND, version, man\n" + "\n".join(rows) + "\n"
     )
 
 

@@ -54,6 +54,16 @@ def extract(model: Model, target: Target, *, is_compiled_next: bool = False) -> 
     return sorted(found, key=lambda workload: (-workload.flop * workload.weight, workload.name))
 
 
+def lowered_workloads(mod: IRModule, target: Target) -> list[Workload]:
+    """Return the workloads of a Relax module of operators.
+
+    Raises:
+        ImportFailed: TVM cannot lower it.
+    """
+    load_intrinsics(target)
+    return _workloads(_lowered(mod, target, "the module"), target)
+
+
 def compile_model(
     model: Model,
     target: Target,
@@ -113,13 +123,16 @@ def _keep(model: Model, target: Target, lowered: Sequence[IRModule]) -> None:
 
 def _fused(model: Model, target: Target) -> IRModule:
     """Return the model as Relax functions that call fused TIR functions."""
+    return _lowered(import_model(model, unrolls=needs_schedule(target)), target, model.title)
+
+
+def _lowered(mod: IRModule, target: Target, title: str) -> IRModule:
     from fleet.graph.pipeline import lower
 
-    mod = import_model(model, unrolls=needs_schedule(target))
     try:
         return lower(mod, target)
     except Exception as error:  # TVM's passes raise many classes
-        raise ImportFailed(f"{model.title}: TVM cannot lower the model: {complaint(error)}") from error
+        raise ImportFailed(f"{title}: TVM cannot lower the model: {complaint(error)}") from error
 
 
 def _key(model: Model, target: Target) -> tuple[str, str]:

@@ -82,6 +82,7 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("export", str(two_products), "-o", package, *library)
     run("serve-check", package, "--on", "cpu", *at)
     run("explain", str(two_products))
+    run("workloads extract", str(two_products), "-o", f"{package}.yaml")
     run("library best", *library)
     run("jobs list", *library)
     run("jobs show", tuned["job"], *library)

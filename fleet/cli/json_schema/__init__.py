@@ -85,5 +85,6 @@ BY_COMMAND: dict[str, type] = {
     "tracker unbind": fleets.Unbound,
     "tune": models.Tune,
     "usage": fleets.Usage,
+    "workloads extract": models.ExtractedWorkloads,
 }
 """Output of each command."""

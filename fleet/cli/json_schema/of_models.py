@@ -322,3 +322,17 @@ class Explain(TypedDict):
     static_quality: list[StaticQuality]
     loop_nests: list[str]
     concats: Concats
+
+
+class FragmentCoverage(TypedDict):
+    model: str
+    programs: int
+    faithful: int
+    operations: float
+
+
+class ExtractedWorkloads(TypedDict):
+    """`fleet workloads extract`"""
+
+    file: str
+    models: list[FragmentCoverage]

@@ -1,0 +1,1 @@
+"""Fragments: the imported operators behind a workload, as plain data."""
