@@ -30,6 +30,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60.0, help="how long faults happen (default %(default)g)")
     parser.add_argument("--seed", type=int, help="of the schedule of faults; default: any")
+    parser.add_argument(
+        "--standby", action="store_true", help="with a standby that takes over, and cuts between any two"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--keep", type=Path, help="an empty folder for all logs, which stay there")
     given = parser.parse_args()
@@ -41,7 +44,8 @@ def main() -> int:
         sys.stderr.write(f"{given.minutes:g} minutes of faults, seed {seed}; Ctrl-C ends them; logs in {folder}\n")
         is_well = False
         try:
-            logs = run_apart(folder, seed=seed, seconds=given.minutes * 60, bounds=Bounds(), tunes=True)
+            seconds = given.minutes * 60
+            logs = run_apart(folder, seed=seed, seconds=seconds, bounds=Bounds(), tunes=True, standby=given.standby)
             history = read(sorted(logs.glob("*.jsonl")))
             findings = check(history)
             is_well = not findings
@@ -53,7 +57,8 @@ def main() -> int:
     for finding in findings:
         print(shown_finding(seed, history, finding), file=sys.stderr)
     if findings:
-        print(f"again: make chaos MINUTES={given.minutes:g} SEED={seed}", file=sys.stderr)
+        standby = " STANDBY=1" if given.standby else ""
+        print(f"again: make chaos MINUTES={given.minutes:g} SEED={seed}{standby}", file=sys.stderr)
     return 1 if findings else 0
 
 

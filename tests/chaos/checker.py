@@ -9,6 +9,9 @@ Proven from the log that each device wrote itself:
 and of the rest:
 
 - DRAINED: no grant of a device that an admin has drained, until it resumes or the journal was set back;
+- TERM: no two trackers grant in one term, no device runs for a lease of an earlier term than before, and a tracker ends
+  to grant soon after another one has taken over;
+- DROPPED: a lease that was granted while a standby kept up goes on at the standby that takes over, until it ends;
 - HALF: the devices of a set are granted together, all or none;
 - QUOTA: no account has more leases of a class at once than its quota;
 - REACHED: no lease is granted on a booked device that would reach into the booking, except batch leases;
@@ -27,8 +30,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby, pairwise
 
+from fleet.domain.leases import LeaseEnd
 from tests.chaos.history import Event, What
 
+_JITTER_SEC = 1.0
+"""Difference of two machines' clocks."""
 _MIB = 1024.0 * 1024
 
 
@@ -39,6 +45,8 @@ class Wrong(StrEnum):
     EPOCH = "epoch"
     STRANGER = "stranger"
     DRAINED = "drained"
+    TERM = "term"
+    DROPPED = "dropped"
     HALF = "half"
     QUOTA = "quota"
     REACHED = "reached"
@@ -72,6 +80,9 @@ class Bounds:
     yield_sec: float = 30.0
     """From a demand to give way until the lease has ended: the grace, and stops of the tracker."""
 
+    superseded_sec: float = 60.0
+    """From a takeover until the former tracker, which may be cut off, grants nothing more."""
+
     leases: Mapping[str, int] = field(default_factory=lambda: {"interactive": 2})
     """Quota of leases at once of each account, by class."""
 
@@ -88,6 +99,9 @@ def check(history: Sequence[Event], bounds: Bounds | None = None) -> list[Findin
         *_epochs_of_grants(history),
         *_strangers(history),
         *_grants_of_drained_devices(history),
+        *_terms_of_trackers(history, bounds.superseded_sec),
+        *_terms_of_runs(history),
+        *_dropped_leases(history),
         *_half_sets(history),
         *_quota_overruns(history, bounds.leases),
         *_reached_bookings(history, bounds.plan_sec),
@@ -163,20 +177,131 @@ def _strangers(history: Iterable[Event]) -> Iterator[Finding]:
 
 
 def _grants_of_drained_devices(history: Sequence[Event]) -> Iterator[Finding]:
-    """A client may read a grant late, so its epoch counts: it exceeds that of the drain."""
+    """A client may read a grant late, so its epoch counts: it exceeds that of the drain.
+
+    Drains from before a takeover do not count: a lagging standby may lack them.
+    """
+    moments_sec = [after.at_sec for _, after in takeovers(history)]
     for device, events in _by_device(history, What.DRAINED, What.RESUMING, What.GRANT).items():
         drain: Event | None = None
         for event in sorted(events, key=lambda event: event.at_sec):
             if event.what is not What.GRANT:
                 drain = event if event.what is What.DRAINED else None
             elif drain is not None and event.epoch > drain.epoch:
+                if any(drain.at_sec < at_sec <= event.at_sec for at_sec in moments_sec):
+                    continue
                 text = f"{device} was granted to {event.who} while it was drained"
                 yield Finding(wrong=Wrong.DRAINED, text=text, events=(drain, event))
 
 
+def _terms_of_trackers(history: Sequence[Event], bound_sec: float) -> Iterator[Finding]:
+    owners: dict[int, Event] = {}
+    for event in _in_time(history, What.OPENED):
+        owner = owners.setdefault(event.term, event)
+        if owner.who != event.who:
+            text = f"{owner.who} and {event.who} grant in the same term {event.term}"
+            yield Finding(wrong=Wrong.TERM, text=text, events=(owner, event))
+    current: dict[str, Event] = {}
+    for event in _in_time(history, What.OPENED, What.GRANTED):
+        if event.what is What.OPENED:
+            current[event.who] = event
+            continue
+        own = current.get(event.who)
+        newer = [other for other in current.values() if own is not None and other.term > own.term]
+        late = [other for other in newer if event.at_sec - other.at_sec > bound_sec]
+        if late:
+            text = f"{event.who} granted {event.lease} after {late[0].who} had taken over in the term {late[0].term}"
+            yield Finding(wrong=Wrong.TERM, text=text, events=(late[0], event))
+
+
+def _terms_of_runs(history: Sequence[Event]) -> Iterator[Finding]:
+    """Leases whose line a kill cut off are left out: their term is unknown."""
+    terms = _terms_of_leases(history)
+    for device, events in _by_device(history, What.BEGIN).items():
+        newest: Event | None = None
+        for event in filter(lambda event: event.lease in terms, events):
+            if newest is not None and terms[event.lease] < terms[newest.lease]:
+                text = f"{device} ran for {event.lease} of the term {terms[event.lease]} after {terms[newest.lease]}"
+                yield Finding(wrong=Wrong.TERM, text=text, events=(newest, event))
+            if newest is None or terms[event.lease] > terms[newest.lease]:
+                newest = event
+
+
+def _terms_of_leases(history: Sequence[Event]) -> dict[str, int]:
+    found = {}
+    for events in _by_tracker(history):
+        term = 0
+        for event in events:
+            if event.what is What.OPENED:
+                term = event.term
+            elif event.what is What.GRANTED:
+                found[event.lease] = term
+    return found
+
+
+def _dropped_leases(history: Sequence[Event]) -> Iterator[Finding]:
+    """Find leases that a standby did not know when it took over, or ended before their time."""
+    for former, after in takeovers(history):
+        standing = _safe_leases(history, former.who, after.at_sec)
+        for event in _first_life(history, after):
+            lease = standing.pop(event.device, None) if event.what in (What.GRANTED, What.OVER) else None
+            if lease is None:
+                continue
+            if event.lease != lease.lease:
+                text = f"{after.who} did not know {lease.lease} of {lease.device}, and granted {event.lease}"
+                yield Finding(wrong=Wrong.DROPPED, text=text, events=(lease, after, event))
+            elif event.text == LeaseEnd.EXPIRED and event.at_sec - lease.at_sec < lease.lasts_sec - _JITTER_SEC:
+                text = f"{after.who} let {lease.lease} expire {event.at_sec - lease.at_sec:.1f} s after its grant"
+                yield Finding(wrong=Wrong.DROPPED, text=text, events=(lease, after, event))
+
+
+def _safe_leases(history: Sequence[Event], tracker: str, at_sec: float) -> dict[str, Event]:
+    """Return the live leases, by device, that a tracker granted with its standby, by its lines until a moment."""
+    granted: dict[str, Event] = {}
+    is_followed = False
+    for event in history:
+        if event.who != tracker or event.at_sec >= at_sec:
+            continue
+        match event.what:
+            case What.OPENED:
+                granted, is_followed = {}, False
+            case What.FOLLOWED | What.ALONE:
+                is_followed = event.what is What.FOLLOWED
+            case What.GRANTED if is_followed:
+                granted[event.device] = event
+            case What.HOLDS | What.OVER:
+                known = granted.get(event.device)
+                if known is not None and (known.lease != event.lease or event.what is What.OVER):
+                    del granted[event.device]
+    return granted
+
+
+def _first_life(history: Sequence[Event], opened: Event) -> Iterator[Event]:
+    """Yield a tracker's lines from its start until the next one."""
+    lines = [event for event in history if event.who == opened.who]
+    for event in lines[lines.index(opened) + 1 :]:
+        if event.what is What.OPENED:
+            return
+        yield event
+
+
+def takeovers(history: Sequence[Event]) -> list[tuple[Event, Event]]:
+    """Return each takeover: the start of the former tracker, and that of the other one in a larger term."""
+    starts = _in_time(history, What.OPENED)[:1]
+    for event in _in_time(history, What.OPENED)[1:]:
+        if event.term > starts[-1].term:
+            starts.append(event)
+    return [(former, after) for former, after in pairwise(starts) if former.who != after.who]
+
+
 def _half_sets(history: Sequence[Event]) -> Iterator[Finding]:
     """Find sets without all of their devices. A set's log lines are consecutive; a kill may cut off the last ones."""
-    runs = [(name, list(events)) for name, events in groupby(_of_tracker(history), key=lambda event: event.of_set)]
+    for events in _by_tracker(history):
+        yield from _half_sets_of(events)
+
+
+def _half_sets_of(lines: Sequence[Event]) -> Iterator[Finding]:
+    runs = [(name, list(events)) for name, events in groupby(lines, key=lambda event: event.of_set)]
     for (name, members), (_, following) in pairwise([*runs, ("", [])]):
         devices = {member.device for member in members}
         is_cut_off = bool(following) and following[0].what is What.OPENED
@@ -187,7 +312,11 @@ def _half_sets(history: Sequence[Event]) -> Iterator[Finding]:
 
 def _quota_overruns(history: Sequence[Event], most: Mapping[str, int]) -> Iterator[Finding]:
     """A lease from before a restart counts only if its end is logged later: the journal may have been set back."""
-    events = _of_tracker(history)
+    for events in _by_tracker(history):
+        yield from _quota_overruns_of(events, most)
+
+
+def _quota_overruns_of(events: Sequence[Event], most: Mapping[str, int]) -> Iterator[Finding]:
     last = {event.lease: index for index, event in enumerate(events) if event.what is What.OVER}
     live: dict[str, Event] = {}
     for index, event in enumerate(events):
@@ -206,8 +335,13 @@ def _quota_overruns(history: Sequence[Event], most: Mapping[str, int]) -> Iterat
 
 def _reached_bookings(history: Sequence[Event], plan_sec: float) -> Iterator[Finding]:
     """Plans from before a restart do not count: the journal may have been set back."""
+    for events in _by_tracker(history):
+        yield from _reached_bookings_of(events, plan_sec)
+
+
+def _reached_bookings_of(events: Sequence[Event], plan_sec: float) -> Iterator[Finding]:
     plans: dict[str, Event] = {}
-    for event in _of_tracker(history):
+    for event in events:
         match event.what:
             case What.OPENED:
                 plans.clear()
@@ -224,8 +358,13 @@ def _reached_bookings(history: Sequence[Event], plan_sec: float) -> Iterator[Fin
 
 def _lost_yields(history: Sequence[Event], bound_sec: float) -> Iterator[Finding]:
     """A request withdraws its demand when it leaves the queue, and so does a mark of the device that replaces it."""
+    for events in _by_tracker(history):
+        yield from _lost_yields_of(events, bound_sec)
+
+
+def _lost_yields_of(events: Sequence[Event], bound_sec: float) -> Iterator[Finding]:
     demands: dict[str, Event] = {}
-    for event in _of_tracker(history):
+    for event in events:
         match event.what:
             case What.OPENED:
                 demands.clear()
@@ -294,10 +433,18 @@ def _is_named(event: Event) -> bool:
     return bool(event.lease)
 
 
-def _of_tracker(history: Iterable[Event]) -> list[Event]:
-    """Return the lines of the tracker's log, in order."""
+def _by_tracker(history: Iterable[Event]) -> list[list[Event]]:
+    """Return the lines of each tracker's log, in order."""
     kinds = (What.OPENED, What.GRANTED, What.OVER, What.DEMANDED, What.QUEUED, What.BOOKED)
-    return [event for event in history if event.what in kinds]
+    found: dict[str, list[Event]] = defaultdict(list)
+    for event in history:
+        if event.what in kinds:
+            found[event.who].append(event)
+    return list(found.values())
+
+
+def _in_time(history: Iterable[Event], *kinds: What) -> list[Event]:
+    return sorted((event for event in history if event.what in kinds), key=lambda event: event.at_sec)
 
 
 def _by_device(history: Iterable[Event], *kinds: What) -> dict[str, list[Event]]:

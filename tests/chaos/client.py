@@ -41,7 +41,7 @@ _SETS_SHARE = 0.15
 _CLASSES = {LeaseClass.INTERACTIVE: 2, LeaseClass.NORMAL: 4, LeaseClass.BATCH: 4}
 _OBEDIENT_SHARE = 0.7
 """Share of demands to give way that a holder follows; others cost the lease."""
-_TTL_SEC = 5.0
+_LONGEST_THOUGHT_SEC = 10.0
 SHORT_SEC = 6.0
 """Maximum length of every second lease, so that devices can be booked for a moment later."""
 
@@ -62,12 +62,15 @@ class Wares:
 class Holder:
     """Requests a device, uses it and releases it, in a loop."""
 
-    def __init__(self, name: str, client: fleet.aio.Fleet, wares: Wares, library: Path, log: Log) -> None:
+    def __init__(
+        self, name: str, client: fleet.aio.Fleet, wares: Wares, library: Path, log: Log, ttl_sec: float
+    ) -> None:
         self._name = name
         self._client = client
         self._wares = wares
         self._library = library
         self._log = log
+        self._ttl_sec = ttl_sec
         self._rng = random.Random(f"{name}{time.time_ns()}")
         self._continues = "", ""
         """Selector and name of the batch lease that was given back."""
@@ -95,7 +98,7 @@ class Holder:
         terms = LeaseTerms(
             selector=selector,
             lease_class=lease_class,
-            ttl_sec=_TTL_SEC,
+            ttl_sec=self._ttl_sec,
             max_sec=self._rng.choice((None, SHORT_SEC)),
             purpose=purpose(self._name, 1),
         )
@@ -105,12 +108,12 @@ class Holder:
                 self._continues = selector, device.lease.name
                 self._write(What.GIVEN_BACK, device=device.name, lease=device.lease.name)
             elif self._rng.random() < 0.1:
-                await asyncio.sleep(self._rng.uniform(0.0, 2 * _TTL_SEC))  # think time of the holder
+                await asyncio.sleep(self._rng.uniform(0.0, _LONGEST_THOUGHT_SEC))  # think time of the holder
 
     async def _hold_set(self, selectors: Sequence[str], lease_class: LeaseClass) -> None:
         self._write(What.ASK, text=" and ".join(selectors), lease_class=lease_class)
         told = purpose(self._name, len(selectors))
-        acquired = self._client.acquire_all(selectors, lease_class=lease_class, ttl_sec=_TTL_SEC, purpose=told)
+        acquired = self._client.acquire_all(selectors, lease_class=lease_class, ttl_sec=self._ttl_sec, purpose=told)
         async with acquired as devices:
             for device in devices:
                 await self._use(device)
@@ -169,7 +172,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         with contextlib.suppress(FleetError):
             async with fleet.aio.connect(arguments.tracker) as client:
                 names = [f"{arguments.name}/{number}" for number in range(arguments.holders)]
-                holders = [Holder(name, client, wares, arguments.library, log) for name in names]
+                holders = [Holder(name, client, wares, arguments.library, log, arguments.ttl) for name in names]
                 tasks = [asyncio.create_task(each.run()) for each in holders]
                 await asyncio.wait([*tasks, asyncio.create_task(stopped.wait())], return_when=asyncio.FIRST_COMPLETED)
                 ended = list(itertools.filterfalse(lambda task: not task.done(), tasks))
@@ -188,6 +191,7 @@ def main() -> None:
     for name in ("library", "log", "wares"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--holders", type=int, default=2)
+    parser.add_argument("--ttl", type=float, required=True)
     asyncio.run(serve(parser.parse_args()))
 
 

@@ -39,7 +39,13 @@ class What(StrEnum):
     """Client: gave a lease back that had to give way."""
 
     OPENED = "opened"
-    """Tracker: it serves from here on; lines of its former life may be missing."""
+    """Tracker: it serves from here on, in `term`; lines of its former life may be missing."""
+    FOLLOWED = "followed"
+    """Tracker: from here on it tells grants once its standby has them."""
+    ALONE = "alone"
+    """Tracker: from here on it waits for no standby."""
+    HOLDS = "holds"
+    """Tracker: `device` has `lease` from here on, or none. Written before the journal has it."""
     GRANTED = "granted"
     """Tracker: granted `lease` to the request `run`; of a set with `number` devices, each has a line."""
     OVER = "over"
@@ -82,6 +88,7 @@ class Event:
     device: str = ""
     lease: str = ""
     epoch: int = 0
+    term: int = 0
     run: str = ""
     """Of BEGIN and END: the run's own name. Of RECORDED: the record's. Of the tracker's events: the request's."""
     account: str = ""
@@ -93,6 +100,8 @@ class Event:
     starts_at_sec: float = 0.0
     """Of BOOKED and GRANTED: start of the booking or lease, on the tracker's clock."""
     ends_at_sec: float = 0.0
+    lasts_sec: float = 0.0
+    """Of GRANTED: time until it expires without a renewal."""
     is_alone: bool = True
     """Of BEGIN: whether the device was free at that moment."""
     number: int = 0

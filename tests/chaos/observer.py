@@ -1,7 +1,8 @@
 """An observer of the tracker that logs grants, ends of leases, plans of bookings and demands to give way.
 
-The tracker finds it by the entry point that `install` writes, and its log's path in CHAOS_TRACKER_LOG. A kill can cut
-off the last lines of a tracker's life, which its journal has.
+The tracker finds it by the entry point that `install` writes, its log's path in CHAOS_TRACKER_LOG, and the state
+directory with its term in CHAOS_TRACKER_STATE. A kill can cut off the last lines of a tracker's life, which its journal
+has.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from pathlib import Path
 from fleet.tracker.core import events as ev
 from fleet.tracker.core.records import Changes
 from fleet.tracker.observers import GROUP, Observer
+from fleet.tracker.replica.standing import read_standing
 from tests.chaos.history import Log, What
 
-LOG = "CHAOS_TRACKER_LOG"
+LOG, STATE = "CHAOS_TRACKER_LOG", "CHAOS_TRACKER_STATE"
 
 
 def install(folder: Path) -> None:
@@ -30,15 +32,24 @@ def purpose(holder: str, size: int) -> str:
     return f"{holder} {size}"
 
 
+def tracker_log() -> Log:
+    """Open the log of the tracker in this process."""
+    path = Path(os.environ[LOG])
+    return Log(path, path.stem)
+
+
 class TrackerLog(Observer):
     """Writes a line for each effect that the checker needs."""
 
     def __init__(self) -> None:
-        self._log = Log(Path(os.environ[LOG]), "tracker")
-        self._log.write(What.OPENED)
+        self._log = tracker_log()
+        self._log.write(What.OPENED, term=read_standing(Path(os.environ[STATE])).term)
 
     def on_change(self, changes: Changes) -> None:
-        """Write a line for each changed booking."""
+        """Write a line for each changed booking, and for each device with another lease."""
+        for name, device in changes.leases.items():
+            lease = device.lease if device is not None else None
+            self._log.write(What.HOLDS, device=name, lease=lease.name if lease is not None else "")
         for name, entry in changes.bookings.items():
             self._log.write(
                 What.BOOKED,
@@ -64,6 +75,7 @@ class TrackerLog(Observer):
                     booking=lease.terms.booking,
                     starts_at_sec=lease.granted_at_sec,
                     ends_at_sec=lease.ends_at_sec,
+                    lasts_sec=lease.expires_at_sec - lease.granted_at_sec,
                     of_set=f"{lease.client_id}/{effect.set_id}" if effect.set_id else "",
                     number=int(lease.terms.purpose.rsplit(" ", 1)[-1]) if effect.set_id else 1,
                 )

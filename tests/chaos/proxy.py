@@ -42,12 +42,18 @@ class Link:
         for writer in list(self._writers):
             writer.transport.abort()
 
+    def refuse(self) -> None:
+        """Reset all connections, and accept no more."""
+        self.is_refusing = True
+        self.cut()
+
     def hold(self) -> None:
         """Hold all data, as if the network were down, without resetting connections."""
         self._flows.clear()
 
-    def go_on(self) -> None:
-        """Forward all held data."""
+    def restore(self) -> None:
+        """Accept connections, and forward all data at once, held data too."""
+        self.is_refusing, self.delay_sec = False, 0.0
         self._flows.set()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 TRACKER = "tracker"
+STANDBY = "standby"
+WAY = ">"
+"""Between two programs, in the target of a cut."""
 LIBRARY = "library"
 DAY_SEC = 86400.0
 
@@ -39,6 +42,19 @@ class Kind(StrEnum):
     """Somebody books a device of this kind for seconds later, uses it, and cancels the booking after `for_sec`."""
 
 
+class PairKind(StrEnum):
+    """Faults of a fleet with a standby."""
+
+    FALL = "fall"
+    """kill -9 of the tracker that grants. It is started again after `for_sec`: time for a takeover."""
+    FREEZE = "freeze"
+    """SIGSTOP of the tracker that grants, and SIGCONT after `for_sec`."""
+    SPLIT = "split"
+    """Nothing comes through between the tracker that grants and the other one, or most agents, for `for_sec`."""
+    PART = "part"
+    """Nothing comes through from one program to another for `for_sec`. If `amount` is 1, connections are reset."""
+
+
 _WEIGHTS = {
     Kind.KILL: 6,
     Kind.STOP: 3,
@@ -59,6 +75,11 @@ _DRAIN_PAUSE_SEC = 7.0
 """Mean time from one drain to the next."""
 _BOOK_PAUSE_SEC = 4.0
 """Mean time from one booking to the next."""
+_TAKEOVERS = (PairKind.FALL, PairKind.FREEZE, PairKind.SPLIT)
+_TAKEOVER_SEC = (14.0, 20.0)
+"""Least and most time for a takeover, which begins after six seconds."""
+_PART_PAUSE_SEC = 4.0
+"""Mean time from one cut between two programs to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +89,7 @@ class Fault:
     number: int
     at_sec: float
     """After the beginning of the storm."""
-    kind: Kind
+    kind: Kind | PairKind
     target: str
     for_sec: float
     amount: float = 0.0
@@ -111,8 +132,45 @@ def make_storm(
         at_sec += rng.expovariate(1 / _PAUSE_SEC)
     faults += _commands(Kind.DRAIN, _DRAIN_PAUSE_SEC, random.Random(f"{seed}:{storm}:drains"), length_sec, devices)
     faults += _commands(Kind.BOOK, _BOOK_PAUSE_SEC, random.Random(f"{seed}:{storm}:books"), length_sec, kinds)
+    return _in_time(faults, first)
+
+
+def make_storm_of_pair(
+    seed: int, storm: int, faults: Sequence[Fault], *, first: int, length_sec: float, callers: Sequence[str]
+) -> list[Fault]:
+    """Add a takeover and cuts to the faults of storm number `storm`, for a tracker with a standby.
+
+    Kinds of takeovers take turns. Torn journals are left out, since they lose leases.
+
+    Args:
+        faults: those of the storm without a standby.
+        first: number of its first fault.
+        callers: programs that call both trackers.
+    """
+    rng = random.Random(f"{seed}:{storm}:pair")
+    kind = _TAKEOVERS[(seed + storm) % len(_TAKEOVERS)]
+    kept = [fault for fault in faults if fault.kind is not Kind.TEAR]
+    return _in_time([*kept, *_takeovers(kind, rng, length_sec), *_cuts(rng, length_sec, callers)], first)
+
+
+def _in_time(faults: Sequence[Fault], first: int) -> list[Fault]:
     in_time = sorted(faults, key=lambda fault: fault.at_sec)
     return [replace(fault, number=number) for number, fault in enumerate(in_time, first)]
+
+
+def _takeovers(kind: PairKind, rng: random.Random, length_sec: float) -> Iterator[Fault]:
+    at_sec, for_sec = rng.uniform(0.5, 5.0), rng.uniform(*_TAKEOVER_SEC)
+    if at_sec < length_sec:
+        yield Fault(number=0, at_sec=at_sec, kind=kind, target=TRACKER, for_sec=for_sec)
+
+
+def _cuts(rng: random.Random, length_sec: float, callers: Sequence[str]) -> Iterator[Fault]:
+    ways = [(TRACKER, STANDBY), *((caller, tracker) for caller in callers for tracker in (TRACKER, STANDBY))]
+    at_sec = rng.expovariate(1 / _PART_PAUSE_SEC)
+    while at_sec < length_sec:
+        target, for_sec, amount = WAY.join(rng.choice(ways)), rng.uniform(1.0, 9.0), float(rng.randrange(2))
+        yield Fault(number=0, at_sec=at_sec, kind=PairKind.PART, target=target, for_sec=for_sec, amount=amount)
+        at_sec += rng.expovariate(1 / _PART_PAUSE_SEC)
 
 
 def _commands(

@@ -1,6 +1,4 @@
-"""A fleet and its faults: run by `tests.chaos` in namespaces of its own.
-
-    unshare ... python -m tests.chaos.site FOLDER --seed 1 --seconds 120
+"""A fleet and its faults, in namespaces of their own.
 
 Storms of faults and calms take turns. In a calm everything runs, all ways are open, and it lasts until every client has
 been served, or is too late. Everything is written into FOLDER/logs; `tests.chaos.checker` judges it.
@@ -8,7 +6,6 @@ been served, or is too late. Everything is written into FOLDER/logs; `tests.chao
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -32,15 +29,13 @@ from fleet.testing import eventually
 from tests.chaos import disks
 from tests.chaos.client import SHORT_SEC, WORKLOAD
 from tests.chaos.history import Log, What
-from tests.chaos.observer import LOG, install
+from tests.chaos.observer import LOG, STATE, install
 from tests.chaos.programs import Program, own_environment
 from tests.chaos.proxy import Link
 from tests.chaos.schedule import LIBRARY, TRACKER, Fault, Kind, make_storm
 from tests.programs import REPOSITORY, alive, run_module
 
-OVER = "over"
 _DISK_MIB = 64
-_STORM_SEC = 20.0
 _AGENTS = (
     [{"driver": "chaos_simulated", "name": "a", "count": 2, "labels": {"rack": "0"}, "latency_us": 3000}],
     [{"driver": "chaos_simulated", "name": "b", "count": 2, "labels": {"rack": "1"}, "latency_us": 3000}],
@@ -49,6 +44,7 @@ _AGENTS = (
 _RULES = "yield_grace: 3s\nslice: 5s\n"
 _PAUSE_SEC, _LEAVE_SEC = 0.5, 30.0
 _TUNER = "tuner"
+_OBSERVERS = "observers"
 _TUNED_TRIALS = 6
 _CLIENTS = 3
 _HOLDERS = 3
@@ -63,6 +59,9 @@ _WARES = ("latency_us:2000", "latency_us:20000", "latency_us:100000")
 
 class Site:
     """One tracker, its agents and clients, and the proxies between them."""
+
+    _ttl_sec = 5.0
+    """A lease of a client ends this long after its last renewal."""
 
     def __init__(self, folder: Path, seed: int, patience_sec: float, *, tunes: bool) -> None:
         """Args:
@@ -87,6 +86,7 @@ class Site:
         self._drains = {device: asyncio.Lock() for device in _DEVICES}
         self._unsure: set[str] = set()
         """Devices with a resume that was not answered."""
+        self.trackers = [TRACKER]
         self.agents = [f"agent-{number}" for number in range(len(_AGENTS))]
         self.clients = [f"client-{number}" for number in range(_CLIENTS)]
         self.tuners = [_TUNER] if tunes else []
@@ -95,35 +95,20 @@ class Site:
     async def open(self) -> None:
         """Create everything that does not change, and start all processes."""
         self._make_wares()
-        for name in (TRACKER, LIBRARY, *self.agents):
+        for name in (*self.trackers, LIBRARY, *self.agents):
             disks.mount(self.folder / name, _DISK_MIB)
         with Library.open(self._library) as library:
             library.add_workload(WORKLOAD)
-        for name in (TRACKER, *self.agents):
-            self._links[name] = Link(self._rng)
-            await self._links[name].open()
+        await self._open_links()
         self._make_programs()
-        await self._start(self._programs[TRACKER])
-        credentials = self.folder / "credentials"
-        (made,) = credentials.glob("*.pem")
-        shutil.copy2(made, credentials / f"127.0.0.1:{self._links[TRACKER].port}.pem")
+        await self._start_trackers()
         for name in (*self.agents, *self.clients, *self.tuners):
             await self._start(self._programs[name])
 
     async def storm(self, number: int, length_sec: float) -> None:
         """Perform the scheduled faults."""
         self.log.write(What.STORM, number=number)
-        programs = [*self.clients, *self.tuners]
-        faults = make_storm(
-            self.seed,
-            number,
-            first=self._faults,
-            length_sec=length_sec,
-            agents=self.agents,
-            clients=programs,
-            devices=_DEVICES,
-            kinds=_KINDS,
-        )
+        faults = self._make_storm(number, length_sec)
         self._faults += len(faults)
         began = time.monotonic()
         async with asyncio.TaskGroup() as tasks:
@@ -146,21 +131,56 @@ class Site:
             await eventually(lambda: self._served(sizes, calm_sec) >= set(self.waiting), self._patience_sec)
         except TimeoutError:
             return  # the checker names the starved clients
-        for program in (self._programs[name] for name in (TRACKER, *self.agents, *self.clients)):
+        for program in (self._programs[name] for name in (*self.trackers, *self.agents, *self.clients)):
             self.log.write(What.CENSUS, who=program.name, number=program.pid, counts=program.count())
 
     async def close(self) -> None:
         """Stop everything, and log all leftovers."""
-        for names in (self.tuners, self.clients, self.agents, [TRACKER]):
+        for names in (self.tuners, self.clients, self.agents, self.trackers):
             await asyncio.gather(*(self._stop(self._programs[name]) for name in names))
-        for link in self._links.values():
-            link.close()
+        self._close_links()
         remove_abandoned(self.folder / "tmp")  # as the next process does that makes a folder there
         with contextlib.suppress(TimeoutError):  # the checker reports leftovers
             await eventually(lambda: not self._left(), _LEAVE_SEC)
         self.log.write(What.LEFT, names=self._left())
         with Library.open(self._library) as library:
             self.log.write(What.KEPT, names=_names(library.records(kinds=[RecordKind.CANDIDATE])))
+
+    @property
+    def _tracker_address(self) -> str:
+        """The trackers' address for clients and agents."""
+        return f"127.0.0.1:{self._links[TRACKER].port}"
+
+    def _links_to(self, name: str) -> list[Link]:
+        """Return the links that lead to a server."""
+        return [self._links[name]]
+
+    async def _open_links(self) -> None:
+        for name in (TRACKER, *self.agents):
+            self._links[name] = Link(self._rng)
+            await self._links[name].open()
+
+    def _close_links(self) -> None:
+        for link in self._links.values():
+            link.close()
+
+    async def _start_trackers(self) -> None:
+        await self._start(self._programs[TRACKER])
+        credentials = self.folder / "credentials"
+        (made,) = credentials.glob("*.pem")
+        shutil.copy2(made, credentials / f"{self._tracker_address}.pem")
+
+    def _make_storm(self, number: int, length_sec: float) -> list[Fault]:
+        return make_storm(
+            self.seed,
+            number,
+            first=self._faults,
+            length_sec=length_sec,
+            agents=self.agents,
+            clients=[*self.clients, *self.tuners],
+            devices=_DEVICES,
+            kinds=_KINDS,
+        )
 
     async def _perform(self, fault: Fault) -> None:
         if fault.target == LIBRARY:
@@ -193,7 +213,7 @@ class Site:
                 case Kind.STEP:
                     program.set_clock(fault.amount)
                 case _:
-                    await self._disturb(self._links[fault.target], fault)
+                    await self._disturb(self._links_to(fault.target), fault)
 
     async def _drain(self, fault: Fault) -> None:
         """Drain a device and resume it. Neither need succeed: the tracker may be away.
@@ -255,7 +275,7 @@ class Site:
         """Return the output of a `fleet` command as an admin; None if it failed."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "fleet", *words, "--connect-timeout", "3"),
-            *("--tracker", f"127.0.0.1:{self._links[TRACKER].port}"),
+            *("--tracker", self._tracker_address),
             cwd=REPOSITORY,
             env=own_environment(self.folder, self._shim),
             stdout=asyncio.subprocess.PIPE,
@@ -264,18 +284,18 @@ class Site:
         out, _ = await process.communicate()
         return out.decode() if process.returncode == 0 else None
 
-    async def _disturb(self, link: Link, fault: Fault) -> None:
-        match fault.kind:
-            case Kind.CUT:
-                link.is_refusing = True
-                link.cut()
-            case Kind.HOLD:
-                link.hold()
-            case _:
-                link.delay_sec = fault.amount
+    async def _disturb(self, links: Sequence[Link], fault: Fault) -> None:
+        for link in links:
+            match fault.kind:
+                case Kind.CUT:
+                    link.refuse()
+                case Kind.HOLD:
+                    link.hold()
+                case _:
+                    link.delay_sec = fault.amount
         await asyncio.sleep(fault.for_sec)
-        link.is_refusing, link.delay_sec = False, 0.0
-        link.go_on()
+        for link in links:
+            link.restore()
 
     async def _fill(self, fault: Fault) -> None:
         folder = self.folder / fault.target
@@ -293,12 +313,13 @@ class Site:
         """Start a program; repair a tracker's damaged journal as its error message tells an operator to."""
         code = await program.start()
         for answer in ("--restore", "--empty"):
-            if code is not None and program.name == TRACKER:
+            if code is not None and program.name in self.trackers:
                 self._repairs += 1
                 for device in _DEVICES:  # the former journal may lack their marks
                     self.log.write(What.RESUMING, device=f"devices/{device}")
-                self.log.write(What.FAULT, text=f"tracker refused its journal ({program.last_words()}): {answer}")
-                await self._fsck(answer)
+                text = f"{program.name} refused its journal ({program.last_words()}): {answer}"
+                self.log.write(What.FAULT, text=text)
+                await self._fsck(program.name, answer)
                 code = await program.start()
         if code is not None:
             self.log.write(What.ENDED, who=program.name, text=f"at its start, exit code {code}; {program.last_words()}")
@@ -309,8 +330,8 @@ class Site:
         async with program.busy:
             await program.stop()
 
-    async def _fsck(self, answer: str) -> None:
-        command = ["-m", "fleet", "tracker", "fsck", answer, "--state-dir", str(self.folder / TRACKER)]
+    async def _fsck(self, name: str, answer: str) -> None:
+        command = ["-m", "fleet", "tracker", "fsck", answer, "--state-dir", str(self.folder / name)]
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *command,
@@ -334,38 +355,19 @@ class Site:
             path.chmod(0o666)  # workers may be other users
 
     def _make_programs(self) -> None:
-        environment = own_environment(self.folder, self._shim)
-        tracker = f"127.0.0.1:{self._links[TRACKER].port}"
-
-        observers = self.folder / "observers"
-        install(observers)
-        paths = os.pathsep.join([environment["PYTHONPATH"], str(observers)])
-        observed = {**environment, "PYTHONPATH": paths, LOG: str(self.logs / "tracker.jsonl")}
-
-        def add(name: str, words: list[str], ready: str = "") -> None:
-            self._programs[name] = Program(
-                name,
-                lambda: words,
-                folder=self.folder,
-                log=self.log,
-                environment=observed if name == TRACKER else environment,
-                ready=ready,
-            )
-
-        state = ["--port", "0", "--state-dir"]
-        rules = self.folder / "tracker.yaml"
-        rules.write_text(_RULES)
-        words = ["-m", "fleet.tracker", "--no-discovery", "--config", str(rules), *state, str(self.folder / TRACKER)]
-        add(TRACKER, words, TRACKER)
+        tracker = self._tracker_address
+        install(self.folder / _OBSERVERS)
+        self._make_trackers()
+        add = self._add_program
         for name, devices in zip(self.agents, _AGENTS, strict=True):
             config = self.folder / f"{name}.yaml"
             shown = {"devices": devices, "advertise_address": f"127.0.0.1:{self._links[name].port}"}
             config.write_text(yaml.safe_dump(shown))
             words = ["-m", "tests.chaos.agent", "--tracker", tracker, "--config", str(config)]
-            add(name, [*words, *state, str(self.folder / name)], "agent")
+            add(name, [*words, "--port", "0", "--state-dir", str(self.folder / name)], "agent")
         for name in self.clients:
             words = ["-m", "tests.chaos.client", "--tracker", tracker, "--name", name, "--holders", str(_HOLDERS)]
-            words += ["--library", str(self._library), "--wares", str(self._wares)]
+            words += ["--library", str(self._library), "--wares", str(self._wares), "--ttl", str(self._ttl_sec)]
             add(name, [*words, "--log", str(self.logs / f"{name}.jsonl")])
 
         if self.tuners:
@@ -386,10 +388,41 @@ class Site:
                 lambda: [*words, "--tracker", tracker, "--library", str(self._library)],
                 folder=self.folder,
                 log=self.log,
-                environment=environment,
+                environment=self._environment_of(_TUNER),
                 on_end=self._tuned,
                 stop_codes=(0, 1, 130, 128 + signal.SIGTERM, -signal.SIGTERM),  # wherever a signal interrupts it
             )
+
+    def _make_trackers(self) -> None:
+        self._add_program(TRACKER, self._tracker_words("fleet.tracker", TRACKER, port=0), TRACKER)
+
+    def _tracker_words(self, module: str, name: str, *, port: int) -> list[str]:
+        rules = self.folder / "tracker.yaml"
+        rules.write_text(_RULES)
+        words = ["-m", module, "--no-discovery", "--config", str(rules), "--port", str(port)]
+        return [*words, "--state-dir", str(self.folder / name)]
+
+    def _add_program(self, name: str, words: list[str], ready: str = "") -> None:
+        self._programs[name] = Program(
+            name,
+            lambda: words,
+            folder=self.folder,
+            log=self.log,
+            environment=self._environment_of(name),
+            ready=ready,
+        )
+
+    def _environment_of(self, name: str) -> dict[str, str]:
+        environment = own_environment(self.folder, self._shim)
+        if name not in self.trackers:
+            return environment
+        paths = os.pathsep.join([environment["PYTHONPATH"], str(self.folder / _OBSERVERS)])
+        return {
+            **environment,
+            "PYTHONPATH": paths,
+            LOG: str(self.logs / f"{name}.jsonl"),
+            STATE: str(self.folder / name),
+        }
 
     async def _tuned(self, code: int) -> None:
         """Record the results that a tuning run reported, and start the next."""
@@ -445,36 +478,3 @@ def _signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> 
             process.send_signal(number)
         except psutil.NoSuchProcess:
             continue
-
-
-async def run(folder: Path, *, seed: int, seconds: float, patience_sec: float, tunes: bool) -> None:
-    """Run storms for this total time, each followed by a calm phase: a seed gives the same faults on any machine. A
-    file "over" in `folder` makes the present storm the last.
-    """
-    site = Site(folder, seed, patience_sec, tunes=tunes)
-    await site.open()
-    await site.calm()
-    lengths_sec = [*[_STORM_SEC] * int(seconds // _STORM_SEC), seconds % _STORM_SEC]
-    for number, length_sec in enumerate(filter(None, lengths_sec)):
-        await site.storm(number, length_sec)
-        await site.calm()
-        if (folder / OVER).exists():
-            break
-    await site.close()
-
-
-def main() -> None:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.site")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--patience", type=float, required=True)
-    parser.add_argument("--tunes", action="store_true")
-    given = parser.parse_args()
-    site = {"seed": given.seed, "seconds": given.seconds, "patience_sec": given.patience, "tunes": given.tunes}
-    asyncio.run(run(given.folder, **site))
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tests.chaos.checker import Finding
+from tests.chaos.checker import Finding, takeovers
 from tests.chaos.history import Event, What
 
 
@@ -31,6 +31,7 @@ class Summary:
     """Leases and measurements that clients lost."""
     records: int
     """Acknowledged by the library."""
+    takeovers: int
     calms: int
     slowest_service_sec: float
     """The longest time from the last fault of a storm until every client was served."""
@@ -53,6 +54,7 @@ def summarize(seed: int, history: Sequence[Event], findings: Sequence[Finding]) 
         cut_off=count[What.BEGIN] - count[What.END],
         lost=count[What.LOST],
         records=count[What.RECORDED],
+        takeovers=len(takeovers(history)),
         calms=count[What.CALM],
         slowest_service_sec=max(map(_service_sec, _calms(history)), default=0.0),
         findings=[f"{finding.wrong}: {finding.text}" for finding in findings],
@@ -69,6 +71,7 @@ def shown(summary: Summary) -> str:
             f"{summary.grants} grants, {summary.sets} sets of them, and {summary.demands} demands to give way",
             f"{summary.runs} runs logged by the devices, {summary.cut_off} of them cut off, "
             f"{summary.lost} losses told to clients, {summary.records} records acknowledged",
+            *([f"{summary.takeovers} takeovers"] if summary.takeovers else []),
             f"{summary.calms} calms, everybody served within {summary.slowest_service_sec:.1f} s of the last fault",
             f"{len(summary.findings) or 'nothing'} wrong",
         ]

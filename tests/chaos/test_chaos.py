@@ -13,7 +13,7 @@ from fleet.domain.leases import LeaseClass
 from tests.chaos.apart import run_apart
 from tests.chaos.checker import Bounds, check
 from tests.chaos.history import Event, What, read
-from tests.chaos.schedule import Kind, make_storm
+from tests.chaos.schedule import STANDBY, TRACKER, Fault, Kind, PairKind, make_storm, make_storm_of_pair
 from tests.chaos.summary import shown_finding, summarize
 
 SEED, SECONDS = 136, 20.0
@@ -78,3 +78,30 @@ def test_every_kind_of_fault_comes() -> None:
     assert set(Kind) == {fault.kind for fault in faults}
     assert {"tracker"} == {fault.target for fault in faults if fault.kind is Kind.TEAR}
     assert list(range(5, 5 + len(faults))) == [fault.number for fault in faults]
+
+
+def storm_of_pair(number: int, *, length_sec: float) -> list[Fault]:
+    faults = make_storm(
+        1, number, first=5, length_sec=length_sec, agents=AGENTS, clients=CLIENTS, devices=DEVICES, kinds=("cpu",)
+    )
+    return make_storm_of_pair(1, number, faults, first=5, length_sec=length_sec, callers=(*AGENTS, *CLIENTS))
+
+
+def test_a_storm_with_a_standby_has_all_other_faults_and_its_own() -> None:
+    """Three storms have the three kinds of takeovers; no journal is torn."""
+    storms = [storm_of_pair(number, length_sec=600.0) for number in range(3)]
+
+    kinds = [{fault.kind for fault in storm} for storm in storms]
+    assert set.union(*kinds) == {*Kind, *PairKind} - {Kind.TEAR}
+    takeovers = {PairKind.FALL, PairKind.FREEZE, PairKind.SPLIT}
+    assert all(len(takeovers & each) == 1 for each in kinds)
+    assert storms[1] == storm_of_pair(1, length_sec=600.0)
+    assert [fault.number for fault in storms[1]] == list(range(5, 5 + len(storms[1])))
+
+
+def test_any_two_programs_of_a_pair_are_cut_off() -> None:
+    """The standby from its tracker, and each agent and client from either."""
+    cuts = {fault.target for fault in storm_of_pair(1, length_sec=3600.0) if fault.kind is PairKind.PART}
+
+    callers = (*AGENTS, *CLIENTS)
+    assert cuts == {f"{TRACKER}>{STANDBY}", *(f"{one}>{to}" for one in callers for to in (TRACKER, STANDBY))}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet.domain.leases import LeaseEnd
 from tests.chaos.checker import Bounds, Wrong, check
 from tests.chaos.history import Event, Log, What, read
 
@@ -121,7 +122,20 @@ def until(ends_at_sec: float, **facts: str) -> Event:
     return replace(lease, starts_at_sec=9.0, ends_at_sec=ends_at_sec, booking=facts.get("booking", ""))
 
 
+def of_standby(event: Event) -> Event:
+    return replace(event, who="standby")
+
+
 OPENED = Event(at_sec=0, who="tracker", what=What.OPENED)
+FOLLOWED = replace(OPENED, at_sec=0.1, what=What.FOLLOWED)
+ALONE = replace(OPENED, at_sec=0.2, what=What.ALONE)
+TOLD = replace(granted(1, device="a"), lasts_sec=25.0)
+"""A lease of device a."""
+FREED = replace(TOLD, at_sec=4.0, what=What.HOLDS, lease="")
+TAKEOVER = of_standby(replace(OPENED, at_sec=9.0, term=5))
+NEXT = of_standby(granted(12, device="a"))
+"""The standby's grant of the same device."""
+EXPIRED = of_standby(replace(over(1, 10), device="a", text=LeaseEnd.EXPIRED))
 QUEUED = Event(at_sec=5, who="tracker", what=What.QUEUED, run="c/9")
 DRAINED = Event(at_sec=1.5, who="site", what=What.DRAINED, device="a", epoch=1)
 RESUMING = Event(at_sec=1.7, who="site", what=What.RESUMING, device="a")
@@ -198,6 +212,17 @@ PLANTED: dict[str, tuple[Wrong, list[Event]]] = {
     "open files that grow": (Wrong.LEAKED, [CENSUS, replace(CENSUS, counts={"files": 90, "bytes": 1e8})]),
     "memory that grows": (Wrong.LEAKED, [CENSUS, replace(CENSUS, counts={"files": 30, "bytes": 2e8})]),
     "a lease that reaches into a booking": (Wrong.REACHED, [booked("d9"), until(101.0)]),
+    "a double grant over two trackers": (Wrong.DROPPED, [OPENED, FOLLOWED, TOLD, TAKEOVER, NEXT]),
+    "a lease that a takeover ends early": (Wrong.DROPPED, [OPENED, FOLLOWED, TOLD, TAKEOVER, EXPIRED, NEXT]),
+    "a grant of the former tracker long after the takeover": (Wrong.TERM, [OPENED, TAKEOVER, granted(80)]),
+    "two trackers that grant in one term": (Wrong.TERM, [OPENED, replace(TAKEOVER, term=0)]),
+    "a run for the former tracker after one for its successor": (
+        Wrong.TERM,
+        [
+            *(OPENED, granted(1), granted(3), TAKEOVER, of_standby(granted(2))),
+            *(grant(2), begin(2), end(2), grant(3), begin(3), end(3)),
+        ],
+    ),
     "a process that is left": (
         Wrong.LEAKED,
         [Event(at_sec=9, who="site", what=What.LEFT, names=("process 17 of agent-0",))],
@@ -251,6 +276,26 @@ def test_a_grant_from_before_a_drain_or_after_it_is_sound(late: Event) -> None:
 )
 def test_sound_decisions_of_the_tracker_have_no_findings(history: list[Event]) -> None:
     """Missing last lines of a life, withdrawn demands and other accounts' leases are no violations."""
+    assert check(history) == []
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        pytest.param([OPENED, FOLLOWED, TOLD, TAKEOVER, replace(EXPIRED, at_sec=40), NEXT], id="a lease that expires"),
+        pytest.param([OPENED, FOLLOWED, TOLD, TAKEOVER, replace(EXPIRED, text="RELEASED"), NEXT], id="one given back"),
+        pytest.param([OPENED, FOLLOWED, TOLD, FREED, TAKEOVER, NEXT], id="an end that the former tracker did not tell"),
+        pytest.param([OPENED, TOLD, TAKEOVER, NEXT], id="a grant before the standby followed"),
+        pytest.param([OPENED, FOLLOWED, ALONE, TOLD, TAKEOVER, NEXT], id="a grant while the standby lagged"),
+        pytest.param(
+            [OPENED, FOLLOWED, TOLD, TAKEOVER, replace(TAKEOVER, at_sec=11), NEXT], id="an end lost by a restart"
+        ),
+        pytest.param([OPENED, TAKEOVER, granted(20)], id="a former tracker that is cut off"),
+        pytest.param([OPENED, grant(0), DRAINED, TAKEOVER, grant(12)], id="a drain that a lagging standby lacks"),
+    ],
+)
+def test_sound_takeovers_have_no_findings(history: list[Event]) -> None:
+    """Only leases that the standby must have count, and a former tracker needs time to learn of the other."""
     assert check(history) == []
 
 
