@@ -24,9 +24,8 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock, without steps while the process lives."""
 
-    def __init__(self, ahead_sec: float = 0.0) -> None:
-        """Args: ahead_sec: difference to the machine's clock, to go on from that of another machine."""
-        self._offset_sec = time.time() - time.monotonic() + ahead_sec
+    def __init__(self) -> None:
+        self._offset_sec = time.time() - time.monotonic()
 
     def now_sec(self) -> float:
         return time.monotonic() + self._offset_sec

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 
 from fleet.base import logs
-from fleet.base.clock import SystemClock
+from fleet.base.clock import Clock
 from fleet.base.inspection import forbid_inspection
 from fleet.base.network import check_address
 from fleet.base.open_files import raise_file_limit
@@ -58,11 +58,11 @@ async def _serve(options: TrackerOptions) -> None:
     stop = asyncio.Event()
     stop_on_signals(stop, most_sec=_STOP_SEC)
     while not stop.is_set():
-        ahead_sec: float | None = None
+        clock: Clock | None = None
         if primary := await _primary(options):
-            ahead_sec, options = await _stand_by(options, primary, stop)
+            clock, options = await _stand_by(options, primary, stop)
         if not stop.is_set():
-            options = await _grant(options, ahead_sec, stop)
+            options = await _grant(options, clock, stop)
 
 
 async def _primary(options: TrackerOptions) -> str:
@@ -91,29 +91,29 @@ async def _primary(options: TrackerOptions) -> str:
     return other
 
 
-async def _stand_by(options: TrackerOptions, primary: str, stop: asyncio.Event) -> tuple[float, TrackerOptions]:
-    """Follow until promoted or stopped; return the clock's difference to the primary's, and options with the port."""
+async def _stand_by(options: TrackerOptions, primary: str, stop: asyncio.Event) -> tuple[Clock, TrackerOptions]:
+    """Follow until promoted or stopped; return the primary's clock, and options with the port."""
     with lock_directory(options.directory):
         async with Standby(options, primary) as standby:
             await _first(stop.wait(), standby.wait_whole())
             if not stop.is_set():
                 _say(options, standby.address, "standby")
                 await _first(stop.wait(), standby.promoted.wait())
-        return standby.following.ahead_sec or 0.0, _at(options, standby.address)
+        return standby.following.clock, _at(options, standby.address)
 
 
-async def _grant(options: TrackerOptions, ahead_sec: float | None, stop: asyncio.Event) -> TrackerOptions:
+async def _grant(options: TrackerOptions, clock: Clock | None, stop: asyncio.Event) -> TrackerOptions:
     """Serve until superseded or stopped; return options with the port.
 
     Args:
-        ahead_sec: after a takeover, the difference of the former primary's clock to this machine's.
+        clock: after a takeover, the former primary's.
     """
     tracker = Tracker(
         options,
-        SystemClock(ahead_sec or 0.0),
+        clock,
         limits=_limits(options),
         observers=installed_observers(),
-        grace_sec=None if ahead_sec is None else _TAKEOVER_GRACE_SEC,
+        grace_sec=None if clock is None else _TAKEOVER_GRACE_SEC,
     )
     async with tracker:
         gc.freeze()  # objects from before the first caller: they stay, and are never scanned again

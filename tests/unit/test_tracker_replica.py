@@ -15,12 +15,14 @@ from device_agents.serving.tracker_clock import TrackerClock
 from fleet.domain.terms import larger_term, make_proof, read_term
 from fleet.errors import ConfigError, InvalidRequest, JournalDamaged, LimitReached, TrackerSuperseded, Unauthenticated
 from fleet.identity.other_tracker import OtherTracker
+from fleet.testing import FakeClock
 from fleet.tracker.journal.checking import Chain
 from fleet.tracker.journal.codec import sum_of
 from fleet.tracker.journal.commits import Commit, check_commit
 from fleet.tracker.replica.feed import Feed
 from fleet.tracker.replica.gate import PATIENCE_SEC, Gate
 from fleet.tracker.replica.messages import commit_from_proto, commit_to_proto, portions_of
+from fleet.tracker.replica.primary_clock import PrimaryClock
 from fleet.tracker.replica.standing import Duty, Standing, read_standing, write_standing
 from fleet.tracker.replica.witnesses import Witnesses
 
@@ -182,6 +184,23 @@ def test_an_agent_obeys_no_tracker_with_a_smaller_term_than_it_has_seen(tmp_path
     other = Ed25519PrivateKey.generate()
     restarted.trust(other.public_key().public_bytes_raw())
     restarted.obey(b"")
+
+
+def test_a_primary_that_was_started_with_an_earlier_clock_has_that_clock() -> None:
+    """Before, a takeover continued the latest clock ever seen, and ended all leases."""
+    own = FakeClock()
+    clock = PrimaryClock(own)
+    start_sec = own.now_sec()
+    clock.begin()
+    clock.learn(start_sec + 86400.0)
+    own.advance(1.0)
+    clock.learn(start_sec + 86400.5)  # it was half a second on its way
+    assert clock.now_sec() == pytest.approx(start_sec + 86401.0)
+
+    clock.begin()
+    clock.learn(start_sec + 1.0)
+
+    assert clock.now_sec() == pytest.approx(start_sec + 1.0)
 
 
 def test_most_agents_have_to_agree_that_a_tracker_is_gone() -> None:

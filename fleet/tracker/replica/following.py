@@ -10,11 +10,13 @@ from pathlib import Path
 
 import grpc.aio
 
+from fleet.base.clock import SystemClock
 from fleet.base.private_files import private_file
 from fleet.base.scratch import scratch_dir
 from fleet.errors import FleetError, JournalDamaged, TrackerUnavailable
 from fleet.tracker.replica.membership import standby_credentials
 from fleet.tracker.replica.messages import commit_from_proto
+from fleet.tracker.replica.primary_clock import PrimaryClock
 from fleet.tracker.replica.replica_state import ReplicaState
 from fleet.v1 import replica_service_pb2 as pb
 from fleet.wire.rpc import from_rpc_error, make_channel, read_next
@@ -38,8 +40,7 @@ class Following:
         self._state = state
         self._listen = listen
         self.primary = state.standing.other
-        self.ahead_sec: float | None = None
-        """Difference of the primary's clock to this machine's; None before its first message."""
+        self.clock = PrimaryClock(SystemClock())
         self.heard_at_sec = time.monotonic()
         """Time of its last message."""
         self.error: FleetError | None = None
@@ -69,6 +70,7 @@ class Following:
     async def _follow(self) -> None:
         credentials = await standby_credentials(self._state.directory, self.primary)
         async with make_channel(self.primary, credentials) as channel:
+            self.clock.begin()
             call = replica_service_stub(channel).follow()  # type: ignore[call-arg] # its default is None
             try:
                 await call.write(pb.FollowRequest())
@@ -112,9 +114,7 @@ class Following:
             message = await read_next(call)
         self.heard_at_sec = time.monotonic()
         if message is not None and message.HasField("tracker_time"):
-            ahead_sec = timestamp_sec(message.tracker_time) - time.time()
-            # The message was on its way for a while, so the largest difference is the nearest.
-            self.ahead_sec = ahead_sec if self.ahead_sec is None else max(self.ahead_sec, ahead_sec)
+            self.clock.learn(timestamp_sec(message.tracker_time))
         return message
 
 
