@@ -139,16 +139,20 @@ def parse_yaml(text: str, *, where: str, as_text: bool = False) -> tuple[dict[st
     Raises:
         ConfigError: the text is not YAML or not a mapping, or has a duplicate key.
     """
-    try:
-        content, place = yaml_text.load(text, where=where, as_text=as_text)
-    except ConfigError:
-        raise
-    except Exception as error:  # PyYAML's errors, and others that it lets through for "!!float x" or a hundred brackets
-        raise ConfigError(_syntax_text(error, where)) from error
+    content, place = _loaded(text, where, as_text=as_text)
     content = {} if content is None else content
     if not isinstance(content, dict):
         raise ConfigError(f"{where}: expected 'key: value' lines, found a {type(content).__name__}")
     return content, place
+
+
+def parse_plain_yaml(text: str, *, where: str) -> tuple[object, SourceLocation]:
+    """Return the content of a YAML text without tags, anchors and aliases, and its place, which knows the lines.
+
+    Raises:
+        ConfigError: the text is not YAML, or is not plain, or has a duplicate key.
+    """
+    return _loaded(text, where, is_plain=True)
 
 
 def parse(cls: type[T], values: Mapping[str, object], *, where: str) -> T:
@@ -192,6 +196,15 @@ def did_you_mean(word: str, known: typing.Iterable[str]) -> str:
     known = sorted(known)
     close = nearest(word, known)
     return f"; did you mean {close!r}?" if close else f"; known are {', '.join(known)}"
+
+
+def _loaded(text: str, where: str, *, as_text: bool = False, is_plain: bool = False) -> tuple[object, SourceLocation]:
+    try:
+        return yaml_text.load(text, where=where, as_text=as_text, is_plain=is_plain)
+    except ConfigError:
+        raise
+    except Exception as error:  # PyYAML's errors, and others that it lets through for "!!float x" or a hundred brackets
+        raise ConfigError(_syntax_text(error, where)) from error
 
 
 def _syntax_text(error: Exception, where: str) -> str:

@@ -18,8 +18,11 @@ _MAX_BYTES = 1024 * 1024
 _MAX_MERGED_KEYS = _MAX_BYTES
 """Keys that "<<" may copy. A few lines that merge one another ask for billions."""
 
+_MOST_LEVELS = 50
+"""Of nesting in plain texts."""
 
-def read_text(path: Path) -> str:
+
+def read_text(path: Path, *, most_bytes: int = _MAX_BYTES) -> str:
     """Read a configuration file.
 
     Raises:
@@ -30,29 +33,31 @@ def read_text(path: Path) -> str:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ConfigError(f"cannot read {path}: it is no regular file; name a file of YAML")
-            content = file.read(_MAX_BYTES + 1)
+            content = file.read(most_bytes + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    if len(content) > _MAX_BYTES:
-        raise ConfigError(f"cannot read {path}: it is larger than {_MAX_BYTES} bytes; is it the right file?")
+    if len(content) > most_bytes:
+        raise ConfigError(f"cannot read {path}: it is larger than {most_bytes} bytes; is it the right file?")
     try:
         return content.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
 
 
-def load(text: str, *, where: str, as_text: bool = False) -> tuple[object, SourceLocation]:
+def load(text: str, *, where: str, as_text: bool = False, is_plain: bool = False) -> tuple[object, SourceLocation]:
     """Return the content of a YAML document, and its place, which knows the lines.
 
     Args:
         as_text: leave numbers, dates and booleans as they are written.
+        is_plain: refuse tags, anchors and aliases.
 
     Raises:
-        ConfigError: a mapping has a duplicate key, with its line in the message, or merges copy too many keys.
+        ConfigError: a mapping has a duplicate key, with its line in the message, or merges copy too many keys; or a
+            plain text has a tag, an anchor or an alias.
         Exception: the text is not YAML. PyYAML raises its own errors, but other classes for "!!float x" or a hundred
             brackets.
     """
-    loader = _TextLoader(text) if as_text else _Loader(text)
+    loader = _TextLoader(text) if as_text else _PlainLoader(text) if is_plain else _Loader(text)
     loader.where = where
     try:
         root = loader.get_single_node()
@@ -96,3 +101,23 @@ class _TextLoader(_Loader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.yaml_implicit_resolvers = {}
+
+
+class _PlainLoader(_Loader):
+    """Refuses everything beyond values that are written out."""
+
+    level = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        where = f"{self.where}: line {event.start_mark.line + 1}"
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            raise ConfigError(f"{where}: an alias or anchor is not allowed here; write the value out")
+        if event.tag is not None:
+            raise ConfigError(f"{where}: the tag {event.tag!r} is not allowed here; write a plain value")
+        if self.level == _MOST_LEVELS:
+            raise ConfigError(f"{where}: lists and mappings are nested more than {_MOST_LEVELS} times")
+        self.level += 1
+        node = super().compose_node(parent, index)
+        self.level -= 1
+        return node

@@ -22,6 +22,14 @@ from fleet.base.plain import to_object
 MOST_VALUES = 64
 """Constants of more integers become holes, as do those of several floats: these are weights."""
 
+DTYPES = (
+    "bfloat16",
+    "bool",
+    *(f"float{n}" for n in (16, 32, 64)),
+    *(f"{s}int{n}" for s in ("", "u") for n in (8, 16, 32, 64)),
+)
+"""Types of tensors."""
+
 Attribute: TypeAlias = "bool | int | float | str | tuple[Attribute, ...] | None"
 Operand: TypeAlias = "str | int | float | Shape | tuple[Operand, ...]"
 

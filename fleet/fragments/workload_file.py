@@ -3,20 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
 
 from cross.targets.target import Target
-from fleet.base.plain import to_object
+from fleet.domain.workload import Workload
 from fleet.fragments.faithful import Origin
-from fleet.fragments.fragment import Call, Fragment, Tensor
+from fleet.fragments.fragment import Attribute, Call, Fragment, Operand, Shape, Tensor
 
 FORMAT = 1
 """Incremented when older programs would misread a file."""
 
 _WIDTH = 150
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A workload in a file."""
+
+    operator: str
+    """Readable name: "conv2d 3x3 64->64 56x56"."""
+
+    name: str
+    """TVM's name."""
+
+    shash: str
+    operations: float
+    models: Mapping[str, int] = field(default_factory=dict)
+    """Calls in one run of each model."""
+
+    fragment: Fragment
+
+    @classmethod
+    def of(cls, workload: Workload, fragment: Fragment) -> Entry:
+        """Return the entry of a program without models."""
+        return cls(
+            operator=workload.operator,
+            name=workload.name,
+            shash=workload.shash,
+            operations=workload.flop,
+            fragment=fragment,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +69,19 @@ class Coverage:
 
 def workload_file(origins_by_model: Mapping[str, Sequence[Origin]], target: Target) -> str:
     """Return a file of the workloads with faithful fragments, each once, in the order of the models."""
-    entries: dict[str, dict[str, Any]] = {}
+    entries: dict[str, Entry] = {}
     for model, origins in origins_by_model.items():
         for origin in origins:
             if origin.fragment is not None:
-                entry = entries.setdefault(origin.workload.shash, _entry(origin, origin.fragment))
-                entry["models"][model] = origin.workload.weight
-    content = {"format": FORMAT, "target": dict(target.options), "workloads": list(entries.values())}
+                entry = Entry.of(origin.workload, origin.fragment)
+                known = entries.get(entry.shash, entry)
+                entries[entry.shash] = replace(known, models={**known.models, model: origin.workload.weight})
+    return to_text(list(entries.values()), target)
+
+
+def to_text(entries: Sequence[Entry], target: Target) -> str:
+    """Return the text of a file."""
+    content = {"format": FORMAT, "target": dict(target.options), "workloads": [_to_plain(one) for one in entries]}
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=_WIDTH)
 
 
@@ -57,24 +92,33 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _entry(origin: Origin, fragment: Fragment) -> dict[str, Any]:
+def _to_plain(entry: Entry) -> dict[str, Any]:
     return {
-        "operator": origin.workload.operator,
-        "name": origin.workload.name,
-        "hash": origin.workload.shash,
-        "operations": origin.workload.flop,
-        "models": {},
+        "operator": entry.operator,
+        "name": entry.name,
+        "hash": entry.shash,
+        "operations": entry.operations,
+        "models": dict(entry.models),
         "fragment": {
-            "inputs": [_tensor(one) for one in fragment.inputs],
-            "weights": [_tensor(one) for one in fragment.weights],
-            "calls": [_call(one) for one in fragment.calls],
+            "inputs": [_tensor(one) for one in entry.fragment.inputs],
+            "weights": [_tensor(one) for one in entry.fragment.weights],
+            "calls": [_call(one) for one in entry.fragment.calls],
         },
     }
 
 
 def _tensor(tensor: Tensor) -> dict[str, object]:
-    return {key: value for key, value in to_object(tensor).items() if key != "values" or value}
+    values = {"values": list(tensor.values)} if tensor.values else {}
+    return {"shape": list(tensor.shape), "dtype": tensor.dtype, **values}
 
 
 def _call(call: Call) -> dict[str, object]:
-    return {key: value for key, value in to_object(call).items() if key != "attributes" or value}
+    attributes = {key: _plain(value) for key, value in call.attributes.items()}
+    shown = {"attributes": attributes} if attributes else {}
+    return {"operator": call.operator, "operands": _plain(call.operands), **shown}
+
+
+def _plain(value: Operand | Attribute) -> object:
+    if isinstance(value, Shape):
+        return {"shape": list(value.shape)}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
