@@ -13,6 +13,7 @@ _EXTRAS = {
     "numpy": "tune",
     "onnx": "tune",
     "scipy": "tune",
+    "simpleeval": "tune",
     "xgboost": "tune",
     "onnxruntime": "compare",
     "dask": "dask",

@@ -12,6 +12,7 @@ import numpy as np
 from fleet.errors import InvalidRequest
 from fleet.fragments.fragment import Call, Fragment, Operand, Shape, Tensor
 from fleet.fragments.operators import ATTRIBUTES
+from fleet.graph.constants import shape_of
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule
@@ -32,11 +33,11 @@ def to_relax(fragment: Fragment) -> IRModule:
     """
     from tvm import relax
 
-    params = [relax.Var(f"i{n}", relax.TensorType(one.shape, one.dtype)) for n, one in enumerate(fragment.inputs)]
-    values: dict[str, Expr] = {f"i{n}": param for n, param in enumerate(params)}
-    values |= {f"w{n}": relax.const(_numbers(one, n), one.dtype) for n, one in enumerate(fragment.weights)}
     builder = relax.BlockBuilder()
     try:
+        params = [relax.Var(f"i{n}", relax.TensorType(one.shape, one.dtype)) for n, one in enumerate(fragment.inputs)]
+        values: dict[str, Expr] = {f"i{n}": param for n, param in enumerate(params)}
+        values |= {f"w{n}": relax.const(_numbers(one, n), one.dtype) for n, one in enumerate(fragment.weights)}
         with builder.function("main", params):
             with builder.dataflow():
                 for n, call in enumerate(fragment.calls):
@@ -46,6 +47,24 @@ def to_relax(fragment: Fragment) -> IRModule:
         return builder.finalize()
     except Exception as error:  # TVM's inference raises many classes
         raise InvalidRequest(f"TVM refuses the fragment: {' '.join(str(error).split())[-200:]}") from error
+
+
+def shapes_of(fragment: Fragment) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a fragment's tensors by name, as TVM infers them; open ones are left out.
+
+    Raises:
+        InvalidRequest: TVM refuses it.
+    """
+    from tvm import relax
+
+    found = {f"i{n}": one.shape for n, one in enumerate(fragment.inputs)}
+    found |= {f"w{n}": one.shape for n, one in enumerate(fragment.weights)}
+    for n, binding in enumerate(to_relax(fragment)["main"].body.blocks[0].bindings[: len(fragment.calls)]):
+        kind = binding.var.ty
+        fields = enumerate(kind.fields) if isinstance(kind, relax.TupleType) else ()
+        items = {f"c{n}.{item}": relax.Var("item", field) for item, field in fields} or {f"c{n}": binding.var}
+        found |= {name: shape for name, item in items.items() if (shape := shape_of(item)) is not None}
+    return found
 
 
 def attributes_type(operator: str) -> str:

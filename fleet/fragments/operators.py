@@ -7,20 +7,20 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_CONVOLUTIONS = frozenset(f"nn.conv{n}d{suffix}" for n in (1, 2, 3) for suffix in ("", "_transpose"))
+CONVOLUTIONS = frozenset(f"nn.conv{n}d{suffix}" for n in (1, 2, 3) for suffix in ("", "_transpose"))
 _PRODUCTS = frozenset({"matmul", "einsum", "nn.attention", "nn.attention_bias"})
-_POOLS = frozenset(f"nn.{kind}_pool{n}d" for n in (1, 2, 3) for kind in ("max", "avg", "adaptive_avg"))
-_NORMS = frozenset(f"nn.{kind}_norm" for kind in ("layer", "group", "instance", "rms"))
-_STATISTICS = frozenset({"max", "mean", "min", "prod", "std", "sum", "variance"})
-_SOFTMAX = frozenset({"nn.softmax", "nn.log_softmax"})
+POOLS = frozenset(f"nn.{kind}_pool{n}d" for n in (1, 2, 3) for kind in ("max", "avg", "adaptive_avg"))
+NORMS = frozenset(f"nn.{kind}_norm" for kind in ("layer", "group", "instance", "rms"))
+STATISTICS = frozenset({"max", "mean", "min", "prod", "std", "sum", "variance"})
+SOFTMAX = frozenset({"nn.softmax", "nn.log_softmax"})
 
-ANCHORS = _CONVOLUTIONS | _PRODUCTS | _POOLS | _NORMS | _STATISTICS | {"argmax", "argmin"} | _SOFTMAX
+ANCHORS = CONVOLUTIONS | _PRODUCTS | POOLS | NORMS | STATISTICS | {"argmax", "argmin"} | SOFTMAX
 """Operators that a fragment is made around."""
 
 BORDERS = frozenset({"quantize"})
 """Operators that no fragment reaches back beyond: layers of a quantized model pass integers on."""
 
-_ELEMENTWISE = _words(
+ELEMENTWISE = _words(
     "abs acos acosh add asin asinh astype atan atan2 atanh bitwise_and bitwise_not bitwise_or bitwise_xor ceil clip cos"
     " cosh divide equal erf exp floor floor_divide floor_mod greater greater_equal isfinite isinf isnan left_shift less"
     " less_equal log log_add_exp logical_and logical_not logical_or logical_xor maximum minimum mod multiply negative"
@@ -34,13 +34,13 @@ _MOVING = _words(
     " stack strided_slice take tile tril triu zeros cumsum"
 )
 
-OPERATORS = ANCHORS | _ELEMENTWISE | _MOVING
+OPERATORS = ANCHORS | ELEMENTWISE | _MOVING
 """Names without "relax."."""
 
 ATTRIBUTES = {
     "matmul": "relax.attrs.MatmulAttrs",
     "argmax": "relax.attrs.ArgmaxArgminAttrs",
     "argmin": "relax.attrs.ArgmaxArgminAttrs",
-    **dict.fromkeys(_STATISTICS, "relax.attrs.StatisticalAttrs"),
+    **dict.fromkeys(STATISTICS, "relax.attrs.StatisticalAttrs"),
 }
 """Types of attributes, where TVM registers none with the operator."""

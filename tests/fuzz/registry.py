@@ -19,6 +19,7 @@ from tests.fuzz.targets.texts import TEXTS
 from tests.fuzz.targets.tracker import TRACKER
 from tests.fuzz.targets.views import VIEWS
 from tests.fuzz.targets.workers import WORKERS
+from tests.fuzz.targets.workloads import WORKLOADS
 
 TARGETS: Mapping[str, Target] = {
     target.name: target
@@ -37,6 +38,7 @@ TARGETS: Mapping[str, Target] = {
         VIEWS,
         REGISTRATIONS,
         RELAY,
+        WORKLOADS,
     )
     for target in group
 }

@@ -83,6 +83,8 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("serve-check", package, "--on", "cpu", *at)
     run("explain", str(two_products))
     run("workloads extract", str(two_products), "-o", f"{package}.yaml")
+    (folder / "rules.yaml").write_text("- {match: '*', set: {M: [v, v * 2], N: 7}}")
+    run("workloads mutate", f"{package}.yaml", str(folder / "rules.yaml"), "-o", f"{package}.more.yaml")
     run("library best", *library)
     run("jobs list", *library)
     run("jobs show", tuned["job"], *library)

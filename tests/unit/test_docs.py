@@ -127,7 +127,8 @@ def test_links_lead_to_files(page: Path) -> None:
 
 def agent_files() -> list[str]:
     blocks = [block for page in _PAGES for block in re.findall(r"^```yaml.*?\n(.*?)^```", page.read_text(), _MULTILINE)]
-    keys = {block: yaml.safe_load(block).keys() for block in blocks}
+    contents = {block: yaml.safe_load(block) for block in blocks}
+    keys = {block: {*content} if isinstance(content, dict) else set() for block, content in contents.items()}
     return [
         block
         for block in blocks

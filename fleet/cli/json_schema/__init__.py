@@ -86,5 +86,6 @@ BY_COMMAND: dict[str, type] = {
     "tune": models.Tune,
     "usage": fleets.Usage,
     "workloads extract": models.ExtractedWorkloads,
+    "workloads mutate": models.MutatedWorkloads,
 }
 """Output of each command."""

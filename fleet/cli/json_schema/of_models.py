@@ -336,3 +336,17 @@ class ExtractedWorkloads(TypedDict):
 
     file: str
     models: list[FragmentCoverage]
+
+
+class RefusedMutations(TypedDict):
+    reason: str
+    count: int
+    example: str
+
+
+class MutatedWorkloads(TypedDict):
+    """`fleet workloads mutate`"""
+
+    file: str
+    workloads: int
+    refused: list[RefusedMutations]
