@@ -134,9 +134,11 @@ def run_build(order: BuildOrder, narrate: Narrate = lambda _: None) -> BuiltArti
 
     Raises:
         ConfigError: no such workload, or no tools to build for the target.
+        ImportFailed: no such model; nothing is started.
         BuildError: it does not compile or link, or cannot be written.
     """
     check_output(order.output)
+    _check_model(order.workload)
     check_tools(order.target)
     find_linker(order.target, order.linker)
     with scratch_dir("build") as scratch:
@@ -148,6 +150,14 @@ def run_build(order: BuildOrder, narrate: Narrate = lambda _: None) -> BuiltArti
         except OSError as error:
             raise BuildError(f"cannot write {order.output}: {error.strerror}") from error
     return replace(built, artifact=artifact)
+
+
+def _check_model(workload: str) -> None:
+    from fleet.models.model import check_exists, is_model
+
+    for path in (workload, workload.rpartition(":")[0]):
+        if is_model(path):
+            check_exists(Path(path))
 
 
 def built_data(built: BuiltArtifact) -> dict[str, object]:
