@@ -69,7 +69,7 @@ fuzz: venv  ## very many inputs for every port and every file that others write;
 	$(PIP_INSTALL) --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS) --cpu-sec $(FUZZ_CPU_SEC)
 
-chaos: venv  ## faults for so long (MINUTES=60 SEED=1 STANDBY=1), then the proof from the logs; CI has five minutes of it
+chaos: venv  ## faults for so long (MINUTES=60 SEED=1 STANDBY=1), then the proof from the logs; CI has two minutes of it
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(STANDBY),--standby)
 
 docs: venv  ## the documentation as a site, build/site/index.html
