@@ -17,7 +17,7 @@ from tvm.tirx import Cast, Let, const
 from tvm.tirx.analysis import undefined_vars
 
 from fleet.spaces.vector_math import circular, exponentials, hyperbolic, inverse, logarithms, powers, rationals
-from fleet.spaces.vector_math.names import Names, dtype_of
+from fleet.spaces.vector_math.names import Names, dtype_of, number, within
 
 _COMPUTED = ("float32", "float16")
 _FUNCTIONS: dict[str, Callable[..., Expr]] = {
@@ -48,26 +48,59 @@ _FUNCTIONS: dict[str, Callable[..., Expr]] = {
 
 _PREFIX = "tirx."
 
+_MISH_LIMITS = -100.0, 40.0
+"""Arguments below and above which tanh(log1p(exp(x))) is 0 or 1 in float32. Squares of the exponentials are finite."""
+
 
 def with_arithmetic_functions(mod: IRModule) -> IRModule:
     """Return a module with float16 and float32 functions as arithmetic. Idempotent."""
     function = mod["main"]
-    body = tvm_ffi.structural_map(function.body, [(Call, _rewritten)])
+    body = tvm_ffi.structural_map(function.body, [(Call, _without_nesting)])
+    body = tvm_ffi.structural_map(body, [(Call, _rewritten)])
     if not body.same_as(function.body):
         body = tvm_ffi.structural_map(body, [(Call, _named_outside), (Cast, _chosen)])
     return mod if body.same_as(function.body) else tvm.IRModule({"main": function.with_body(body)}, attrs=mod.attrs)
 
 
+def _without_nesting(call: Call) -> Expr:
+    """Return tanh(log1p(exp(x))), a factor of Mish, as n / (n + 2) with n = e (e + 2) and e = exp(x).
+
+    TVM's simplifier takes a minute for the arithmetic of three functions inside one another.
+    """
+    x: Expr = call
+    for name in ("tanh", "log1p", "exp"):
+        if _name(x) != name or dtype_of(x) not in _COMPUTED:
+            return call
+        x = x.args[0]
+    names = Names()
+    power = names.name(tirx.exp(within(_float32(x), *_MISH_LIMITS)))
+    product = names.name(power * (power + number(2.0)))
+    return _as(dtype_of(call), names.around(product / (product + number(2.0))))
+
+
 def _rewritten(call: Call) -> Expr:
     """Return a call as arithmetic, or unchanged if it is not supported."""
-    name = call.op.name.removeprefix(_PREFIX) if isinstance(call.op, Op) else ""
+    name = _name(call)
     dtype = dtype_of(call) if name in _FUNCTIONS else ""
     if dtype not in _COMPUTED:
         return call
     names = Names()
-    base, *exponent = (arg if dtype == "float32" else tirx.Cast("float32", arg) for arg in call.args)
-    result = names.around(_FUNCTIONS[name](names, names.name(base), *exponent))
-    return result if dtype == "float32" else tirx.Cast(dtype, result)
+    base, *exponent = map(_float32, call.args)
+    return _as(dtype, names.around(_FUNCTIONS[name](names, names.name(base), *exponent)))
+
+
+def _name(expr: Expr) -> str:
+    """Return the name of the function that an expression calls; empty for other expressions."""
+    is_function = isinstance(expr, Call) and isinstance(expr.op, Op)
+    return expr.op.name.removeprefix(_PREFIX) if is_function else ""
+
+
+def _float32(expr: Expr) -> Expr:
+    return _as("float32", expr)
+
+
+def _as(dtype: str, expr: Expr) -> Expr:
+    return expr if dtype_of(expr) == dtype else tirx.Cast(dtype, expr)
 
 
 def _named_outside(call: Call) -> Expr:

@@ -81,6 +81,20 @@ def test_powers_with_exponents_that_are_data_are_right() -> None:
     np.testing.assert_array_equal(np.signbit(made[zeros]), np.signbit(right[zeros]))
 
 
+def test_the_factor_of_mish_is_one_quotient() -> None:
+    """It is right to 4 units in the last place, also where it saturates, and infinity and NaN stay right."""
+    from tvm import tirx
+
+    x = np.concatenate([np.linspace(-120, 60, CHUNK - 3), [-np.inf, np.inf, np.nan]]).astype(np.float32)
+
+    made = compiled(program(lambda value: tirx.tanh(tirx.log1p(tirx.exp(value)))), host_target())(x)
+
+    with np.errstate(over="ignore"):
+        right = np.where(x > 40, 1.0, np.tanh(np.log1p(np.exp(np.minimum(x, 40).astype(np.float64)))))
+    assert np.isnan(made[-1])
+    assert np.max(function_errors.errors(made[:-1], right[:-1])) <= MOST_ULP
+
+
 def test_half_precision_is_computed_in_float32() -> None:
     """The only error is the rounding to the result's type."""
     from tvm import tirx
