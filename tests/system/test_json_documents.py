@@ -125,6 +125,8 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("tracker token revoke", spare["token_id"], *at)
     token = run("tracker token create", "--role", "agent", *at)["token"]
     run("agent join", *at, "--state-dir", str(folder / "agent"), stdin=token)
+    standby = run("tracker token create", "--role", "standby", *at)["token"]
+    run("tracker join", *at, "--state-dir", str(folder / "standby"), stdin=standby)
     run("tracker unbind", "bench", *at)
     with ThreadPoolExecutor() as boards:
         for word in ("approve", "refuse"):

@@ -75,6 +75,7 @@ BY_COMMAND: dict[str, type] = {
     "time": models.Time,
     "tracker backup": fleets.Backup,
     "tracker fsck": fleets.Journal,
+    "tracker join": fleets.Joined,
     "tracker members": fleets.Members,
     "tracker reload": fleets.Reloaded,
     "tracker restore": fleets.Backup,
