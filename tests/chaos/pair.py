@@ -7,6 +7,7 @@ connections to them over links of its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -135,11 +136,10 @@ class PairSite(Site):
         return [self._ways[way] for way in ((one, other), (other, one)) if way in self._ways]
 
     async def _part(self, links: list[Link], for_sec: float, *, is_reset: bool) -> None:
-        for link in links:
-            (link.refuse if is_reset else link.hold)()
-        await asyncio.sleep(for_sec)
-        for link in links:
-            link.restore()
+        with contextlib.ExitStack() as cuts:
+            for link in links:
+                cuts.enter_context(link.refusing() if is_reset else link.holding())
+            await asyncio.sleep(for_sec)
 
 
 def _address(name: str) -> str:

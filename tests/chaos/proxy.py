@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 _CHUNK_BYTES = 64 * 1024
 
@@ -20,8 +21,9 @@ class Link:
         """Each chunk of data waits up to this long, so that connections overtake each other; within one, data stay in
         order, as TCP has it."""
 
-        self.is_refusing = False
         self.port = 0
+        self._refusals = self._holds = 0
+        """Faults that go on at once."""
         self._rng = rng
         self._flows = asyncio.Event()
         self._flows.set()
@@ -42,24 +44,35 @@ class Link:
         for writer in list(self._writers):
             writer.transport.abort()
 
-    def refuse(self) -> None:
-        """Reset all connections, and accept no more."""
-        self.is_refusing = True
+    @contextlib.contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Reset all connections, and accept none within the block."""
+        self._refusals += 1
         self.cut()
+        yield
+        self._refusals -= 1
 
-    def hold(self) -> None:
-        """Hold all data, as if the network were down, without resetting connections."""
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Hold all data within the block, as if the network were down, without resetting connections."""
+        self._holds += 1
         self._flows.clear()
+        yield
+        self._holds -= 1
+        if not self._holds:
+            self._flows.set()
 
-    def restore(self) -> None:
-        """Accept connections, and forward all data at once, held data too."""
-        self.is_refusing, self.delay_sec = False, 0.0
-        self._flows.set()
+    @contextlib.contextmanager
+    def delaying(self, most_sec: float) -> Iterator[None]:
+        """Delay data within the block."""
+        self.delay_sec = most_sec
+        yield
+        self.delay_sec = 0.0
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
-            if not self.is_refusing:
+            if not self._refusals:
                 there, back = await asyncio.open_connection("127.0.0.1", self.target_port)
                 self._writers.add(back)
                 await _both(lambda: self._pass(reader, back), lambda: self._pass(there, writer))

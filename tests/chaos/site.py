@@ -285,17 +285,16 @@ class Site:
         return out.decode() if process.returncode == 0 else None
 
     async def _disturb(self, links: Sequence[Link], fault: Fault) -> None:
-        for link in links:
-            match fault.kind:
-                case Kind.CUT:
-                    link.refuse()
-                case Kind.HOLD:
-                    link.hold()
-                case _:
-                    link.delay_sec = fault.amount
-        await asyncio.sleep(fault.for_sec)
-        for link in links:
-            link.restore()
+        with contextlib.ExitStack() as disturbances:
+            for link in links:
+                match fault.kind:
+                    case Kind.CUT:
+                        disturbances.enter_context(link.refusing())
+                    case Kind.HOLD:
+                        disturbances.enter_context(link.holding())
+                    case _:
+                        disturbances.enter_context(link.delaying(fault.amount))
+            await asyncio.sleep(fault.for_sec)
 
     async def _fill(self, fault: Fault) -> None:
         folder = self.folder / fault.target
