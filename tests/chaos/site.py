@@ -223,12 +223,13 @@ class Site:
         device = fault.target
         async with self._drains[device]:
             self.log.write(What.FAULT, number=fault.number, text=str(fault))
-            repairs = self._repairs
+            repairs, asked_sec = self._repairs, time.monotonic()
             if await self._judge("drain", device) is not None and device not in self._unsure:
                 shown = await self._ask("devices", "show", device, "--json")
                 if shown is not None and repairs == self._repairs:
                     epoch = int(json.loads(shown).get("epoch", 0))
-                    self.log.write(What.DRAINED, device=f"devices/{device}", epoch=epoch)
+                    # A takeover since it was asked may have lost it.
+                    self.log.write(What.DRAINED, device=f"devices/{device}", epoch=epoch, at_sec=asked_sec)
             await asyncio.sleep(fault.for_sec)
             self.log.write(What.RESUMING, device=f"devices/{device}")
             if await self._judge("resume", device) is None:
