@@ -49,25 +49,31 @@ class Link:
         """Reset all connections, and accept none within the block."""
         self._refusals += 1
         self.cut()
-        yield
-        self._refusals -= 1
+        try:
+            yield
+        finally:
+            self._refusals -= 1
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
         """Hold all data within the block, as if the network were down, without resetting connections."""
         self._holds += 1
         self._flows.clear()
-        yield
-        self._holds -= 1
-        if not self._holds:
-            self._flows.set()
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            if not self._holds:
+                self._flows.set()
 
     @contextlib.contextmanager
     def delaying(self, most_sec: float) -> Iterator[None]:
         """Delay data within the block."""
         self.delay_sec = most_sec
-        yield
-        self.delay_sec = 0.0
+        try:
+            yield
+        finally:
+            self.delay_sec = 0.0
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
