@@ -190,7 +190,7 @@ def _seen_from(folder: Path, param: Any, text: str) -> str:
 
 
 def _program_from(folder: Path, text: str) -> str:
-    """Return a model or program: names that are no paths stay."""
+    """Resolve the path of a model or program against the folder; leave other names unchanged."""
     from fleet.models.importers import importer_of
     from fleet.workloads.sources import is_program
 

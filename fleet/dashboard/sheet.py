@@ -42,7 +42,7 @@ class Sheet:
 
     cells: tuple[tuple[Cell, ...], ...] = ()
     note: str = ""
-    """Text shown if there are no rows."""
+    """Placeholder for an empty table."""
 
     def line(self, index: int) -> Text:
         """Return one row."""

@@ -91,7 +91,7 @@ class Sizes:
         return self.attributes.get((call, name), self.linked.fragment.calls[call].attributes.get(name))
 
     def spread(self) -> None:
-        """Set all sizes that follow from the ones that are set."""
+        """Infer further sizes from those already set."""
         for relation in reversed(self.linked.relations):
             relation.backward(self)
         for relation in self.linked.relations:

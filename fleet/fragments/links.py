@@ -29,7 +29,7 @@ def linked(fragment: Fragment, shapes: Shapes) -> LinkedFragment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A call whose axes are to be linked."""
+    """A call, with the axes to link."""
 
     number: int
     call: Call

@@ -42,7 +42,7 @@ class RecordKind(enum.StrEnum):
 
 
 SCHEDULED = (RecordKind.CANDIDATE, RecordKind.STATIC)
-"""Kinds of records whose program has a schedule."""
+"""Kinds of records of scheduled programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ _TARGET = parse_target('{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}')
 
 
 def chain(*reads: tuple[int, ...], anchors: tuple[int, ...], constants: tuple[int, ...] = ()) -> Graph:
-    """A graph whose last call is the model's result."""
+    """Make a graph; its last call computes the result."""
     numbers = range(len(reads))
     return Graph(
         reads=dict(enumerate(reads)),
@@ -127,7 +127,7 @@ def test_extract_writes_a_file_and_the_covered_share(model: Path, tmp_path: Path
 
 
 def test_extract_refuses_files_before_it_starts(tmp_path: Path) -> None:
-    """A file that is no model, and an output that cannot be written, are told at once."""
+    """It refuses a file of another type, and an output path that cannot be written."""
     (tmp_path / "m.onnx").touch()
     unknown = CliRunner().invoke(app, ["workloads", "extract", "a.txt", "-o", str(tmp_path / "w.yaml")])
     nowhere = CliRunner().invoke(app, ["workloads", "extract", str(tmp_path / "m.onnx"), "-o", "/nowhere/w.yaml"])

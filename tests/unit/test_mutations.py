@@ -175,7 +175,7 @@ def test_a_mutation_has_the_program_of_the_layer_it_imitates() -> None:
 
 @pytest.mark.parametrize("is_self_attention", [True, False])
 def test_attention_is_two_products_with_a_softmax_between(is_self_attention: bool) -> None:
-    """Keys follow queries only where they are as many today."""
+    """The number of keys follows that of queries only if both are equal in the fragment."""
     keys = 32 if is_self_attention else 20
     fragment = Fragment(
         inputs=(floats(1, 4, 32, 8), floats(1, 4, 8, keys), floats(1, 4, keys, 8)),
@@ -270,7 +270,7 @@ def test_rules_that_cannot_work_are_refused_with_their_line(text: str, message: 
 
 
 def test_the_rules_of_the_how_to_can_be_read() -> None:
-    """The page's example is what people copy."""
+    """The example of the page parses."""
     page = (Path(__file__).parents[2] / "docs/how-to/workloads.md").read_text()
 
     (rule,) = parse_rules(page.partition("```yaml\n")[2].partition("```")[0], where="workloads.md")

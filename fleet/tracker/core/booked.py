@@ -96,7 +96,7 @@ def move_away(tables: Tables, name: str, until_sec: float) -> bool:
 
 
 def commit(tables: Tables, moves: Mapping[Slot, str]) -> None:
-    """Plan slots on other devices; an empty name is no device."""
+    """Move planned slots to other devices, or off their device where the name is empty."""
     for slot, name in moves.items():
         former = slot.device_name
         tables.bookings.plan(slot, name, tables.now_sec)

@@ -12,7 +12,7 @@ from fleet.domain.selectors import parse_selector
 
 
 class DeviceClass:
-    """Devices whose labels are equal except for the name."""
+    """Devices with equal labels, apart from the name."""
 
     __slots__ = ("free", "groups", "names")
 
