@@ -179,16 +179,21 @@ def _strangers(history: Iterable[Event]) -> Iterator[Finding]:
 def _grants_of_drained_devices(history: Sequence[Event]) -> Iterator[Finding]:
     """A client may read a grant late, so its epoch counts: it exceeds that of the drain.
 
-    Drains from before a takeover do not count: a lagging standby may lack them.
+    Drains from before a takeover do not count: a lagging standby may lack them. Nor do drains at an epoch of the
+    former tracker: it may have answered them, or go on granting until it learns of the takeover.
     """
-    moments_sec = [after.at_sec for _, after in takeovers(history)]
+    starts = [after for _, after in takeovers(history)]
+    leases = {(event.device, event.epoch): event.lease for event in history if event.what is What.GRANTED}
+    terms = _terms_of_leases(history)
     for device, events in _by_device(history, What.DRAINED, What.RESUMING, What.GRANT).items():
         drain: Event | None = None
         for event in sorted(events, key=lambda event: event.at_sec):
             if event.what is not What.GRANT:
                 drain = event if event.what is What.DRAINED else None
             elif drain is not None and event.epoch > drain.epoch:
-                if any(drain.at_sec < at_sec <= event.at_sec for at_sec in moments_sec):
+                since = [start for start in starts if start.at_sec <= event.at_sec]
+                term = terms.get(leases.get((device, drain.epoch), ""), drain.term)
+                if any(drain.at_sec < start.at_sec or term < start.term for start in since):
                     continue
                 text = f"{device} was granted to {event.who} while it was drained"
                 yield Finding(wrong=Wrong.DRAINED, text=text, events=(drain, event))

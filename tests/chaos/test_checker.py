@@ -163,6 +163,10 @@ PLANTED: dict[str, tuple[Wrong, list[Event]]] = {
     "a run under no lease": (Wrong.STRANGER, [begin(1), end(1)]),
     "a run under another epoch than was granted": (Wrong.STRANGER, [grant(1, epoch=5), begin(1), end(1)]),
     "a grant on a drained board": (Wrong.DRAINED, [grant(1), DRAINED, grant(2)]),
+    "a grant on a board that the standby drained": (
+        Wrong.DRAINED,
+        [OPENED, TAKEOVER, replace(NEXT, epoch=12), replace(DRAINED, at_sec=13, epoch=12), grant(14)],
+    ),
     "a grant after another board resumed": (Wrong.DRAINED, [DRAINED, replace(RESUMING, device="b"), grant(2)]),
     "half a set": (Wrong.HALF, [OPENED, granted(1, of_set="s", size=2), granted(2), over(2, 3)]),
     "half a set before another one": (
@@ -292,6 +296,10 @@ def test_sound_decisions_of_the_tracker_have_no_findings(history: list[Event]) -
         ),
         pytest.param([OPENED, TAKEOVER, granted(20)], id="a former tracker that is cut off"),
         pytest.param([OPENED, grant(0), DRAINED, TAKEOVER, grant(12)], id="a drain that a lagging standby lacks"),
+        pytest.param(
+            [OPENED, replace(TOLD, epoch=1), TAKEOVER, replace(DRAINED, at_sec=10), grant(12)],
+            id="a drain that the former tracker may have answered",
+        ),
     ],
 )
 def test_sound_takeovers_have_no_findings(history: list[Event]) -> None:
