@@ -8,7 +8,8 @@ to read its renewal. While the journal begins its log anew, turns wait and messa
 When the journal cannot be written, grants are taken back before anyone hears of them, and refused from then on;
 everything else goes on, since fencing makes it safe to forget a renewal or a release.
 
-While a standby follows the journal, effects also wait until it has their commit, see `replica.gate`.
+While a standby follows the journal, grants and the answers to calls also wait until it has their commit, see
+`replica.gate`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fleet.base.clock import Clock
@@ -28,6 +30,7 @@ from fleet.tracker.core.state import TrackerState
 from fleet.tracker.journal.file import Journal
 from fleet.tracker.observers import Observers
 from fleet.tracker.replica.gate import Gate
+from fleet.tracker.replica.untold import Untold
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +83,9 @@ class Engine:
         self._is_stopped = False
         self.gate: Gate[Turn] = Gate()
         self._gate_timer: asyncio.TimerHandle | None = None
+        self._untold = Untold()
+        self.on_hold: Callable[[], None] = lambda: None
+        """Called when a turn begins to wait for the standby."""
 
     def submit(self, event: ev.Event) -> None:
         """Apply an event in this turn of the loop."""
@@ -114,18 +120,30 @@ class Engine:
         self._pending.clear()
 
     def release(self, turns: list[Turn]) -> None:
-        """Pass effects on and answer, once the journal and its standby have their cause."""
+        """Pass on held turns: the standby has their commits, or counts as away."""
         for turn in turns:
-            for effect in turn.effects:
-                self.observers.on_effect(effect)
-            for answer, caused in turn.answers:
-                if not answer.done():
-                    answer.set_result(caused)
+            self._untold.forget(turn.effects)
+            self._pass_on(turn)
 
-    def _release_or_hold(self, turn: Turn) -> None:
-        if not self.gate.holds(turn):
-            self.release([turn])
-        elif self._gate_timer is None:
+    def _pass_on(self, turn: Turn) -> None:
+        for effect in turn.effects:
+            self.observers.on_effect(effect)
+        for answer, caused in turn.answers:
+            if not answer.done():
+                answer.set_result(caused)
+
+    def _pass_on_or_hold(self, turn: Turn) -> None:
+        """Pass a turn on, but hold its grants and answers until the standby has their cause."""
+        if not self.gate.is_closed:
+            self._pass_on(turn)
+            return
+        free, held = self._untold.split(turn.effects)
+        self._pass_on(Turn(free, []))
+        if not held and not turn.answers:
+            return
+        self.gate.hold(Turn(held, turn.answers))
+        self.on_hold()
+        if self._gate_timer is None:
             self._watch_gate()
 
     def _watch_gate(self) -> None:
@@ -175,7 +193,7 @@ class Engine:
                 answers.append((answer, caused))
         if not count:
             effects += self._state.apply(ev.Tick(), now, ends_what_is_due=not is_listening)
-        self._release_or_hold(Turn(self._commit(effects, now), answers))
+        self._pass_on_or_hold(Turn(self._commit(effects, now), answers))
         self._set_timer(now)
         took_sec = time.perf_counter() - started_sec
         if took_sec > _SLOW_TURN_SEC:

@@ -38,9 +38,10 @@ from fleet.identity.store import CredentialStore
 from fleet.testing import LeaseStream, ServedTracker, SimulatedAgent, eventually, serve_tracker
 from fleet.testing.identity import account_channel, account_proof, agent_credentials, join_user
 from fleet.tracker.journal.checking import Chain
-from fleet.tracker.journal.codec import Row
+from fleet.tracker.journal.codec import Row, sum_of
 from fleet.tracker.journal.commits import Commit
 from fleet.tracker.journal.copy import reader
+from fleet.tracker.journal.file import Journal
 from fleet.tracker.journal.replica import ReplicaJournal
 from fleet.tracker.options import TrackerOptions
 from fleet.tracker.replica import gate as gate_module
@@ -109,7 +110,7 @@ async def test_a_standby_has_every_row(tmp_path: Path) -> None:
 
 
 async def test_a_grant_waits_for_the_standby(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal has it, and nobody is told; a standby that is silent for too long counts no more."""
+    """Releases go at once. Nothing waits for a standby that is silent for too long."""
     monkeypatch.setattr(gate_module, "PATIENCE_SEC", 600.0)
     disk = threading.Event()
     write = ReplicaJournal.write
@@ -137,11 +138,37 @@ async def test_a_grant_waits_for_the_standby(tmp_path: Path, monkeypatch: pytest
             disk.clear()
             holder.acquire("second", "name=b")
             await eventually(lambda: is_leased(served, "devices/b"))
+            first = holder.granted["first"].lease.name
+            holder.release(first)
+            await eventually(lambda: first in holder.ended)
+            assert "second" not in holder.granted
             monkeypatch.setattr(gate_module, "PATIENCE_SEC", 0.0)
             engine._watch_gate()  # noqa: SLF001 - its timer was set for the longer patience
             await eventually(lambda: "second" in holder.granted)
         finally:
             disk.set()
+
+
+def test_of_many_commits_the_newest_row_stays(tmp_path: Path) -> None:
+    """A row is written once for a message, also if it was removed in between."""
+    journal = Journal(tmp_path / "journal.sqlite")
+    boot = journal.open(0.0).boot
+    journal.close()
+    replica = ReplicaJournal(journal.path)
+    states = ({"a": "1", "b": "1"}, {"a": "2", "c": "3"}, {"b": "4"})
+    removed: tuple[tuple[str, ...], ...] = ((), ("b",), ("c",))
+    commits = [
+        Commit(
+            chain=Chain(boot=boot, commits=replica.chain.commits + number),
+            rows=tuple((key, content, sum_of(key, content)) for key, content in state.items()),
+            removed=gone,
+        )
+        for number, (state, gone) in enumerate(zip(states, removed, strict=True), start=1)
+    ]
+    assert replica.write(commits) == commits[-1].chain
+    replica.close()
+    entries, _ = rows_of(journal.path)
+    assert [(key, content) for key, content, _ in entries] == [("a", "2"), ("b", "4")]
 
 
 def is_leased(served: ServedTracker, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The pure parts of a standby: grants that wait for it, its commits, and the tracker that agents obey."""
+"""The parts of a standby without a process: grants that wait for it, its commits, and the tracker that agents obey."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from device_agents.serving.admission import Admission
 from device_agents.serving.epochs import EpochLedger
 from device_agents.serving.tracker_clock import TrackerClock
+from fleet.domain.leases import LeaseEnd, LeaseTerms
 from fleet.domain.terms import larger_term, make_proof, read_term
 from fleet.errors import ConfigError, InvalidRequest, JournalDamaged, LimitReached, TrackerSuperseded, Unauthenticated
 from fleet.identity.other_tracker import OtherTracker
 from fleet.testing import FakeClock
+from fleet.tracker.core import events as ev
+from fleet.tracker.core.records import LeaseEntry
 from fleet.tracker.journal.checking import Chain
 from fleet.tracker.journal.codec import sum_of
 from fleet.tracker.journal.commits import Commit, check_commit
@@ -24,6 +27,7 @@ from fleet.tracker.replica.gate import PATIENCE_SEC, Gate
 from fleet.tracker.replica.messages import commit_from_proto, commit_to_proto, portions_of
 from fleet.tracker.replica.primary_clock import PrimaryClock
 from fleet.tracker.replica.standing import Duty, Standing, read_standing, write_standing
+from fleet.tracker.replica.untold import Untold
 from fleet.tracker.replica.witnesses import Witnesses
 
 KEY = Ed25519PrivateKey.generate()
@@ -39,38 +43,46 @@ def followed(commit: int = 0) -> Gate[str]:
     return gate
 
 
+def holds(gate: Gate[str], item: str) -> bool:
+    """Hold an item unless it can go at once."""
+    if gate.is_closed:
+        gate.hold(item)
+        return True
+    return False
+
+
 def commit_number(number: int, *keys: str) -> Commit:
     return Commit(chain=Chain(boot=7, commits=number), rows=tuple((key, "{}", sum_of(key, "{}")) for key in keys))
 
 
 def test_without_a_standby_nothing_waits() -> None:
-    assert not Gate[str]().holds("grant")
+    assert not Gate[str]().is_closed
 
 
 def test_items_wait_for_their_commit_and_keep_their_order() -> None:
     """An item without a commit of its own waits behind earlier items."""
     gate = followed()
     gate.note_commit(1, 1.0)
-    assert gate.holds("grant 1")
-    assert gate.holds("notice")
+    assert holds(gate, "grant 1")
+    assert holds(gate, "notice")
     gate.note_commit(2, 1.0)
-    assert gate.holds("grant 2")
+    assert holds(gate, "grant 2")
 
     assert gate.acknowledge(1, 1.01) == ["grant 1", "notice"]
     assert gate.acknowledge(2, 1.01) == ["grant 2"]
-    assert not gate.holds("later")
+    assert not holds(gate, "later")
 
 
 def test_a_slow_standby_stops_nobody_until_it_has_caught_up() -> None:
     gate = followed()
     gate.note_commit(1, 1.0)
-    assert gate.holds("grant")
+    assert holds(gate, "grant")
     assert gate.due_sec() == 1.0 + PATIENCE_SEC
     assert gate.give_up_late(1.0 + PATIENCE_SEC / 2) == []
 
     assert gate.give_up_late(1.0 + PATIENCE_SEC) == ["grant"]
     gate.note_commit(2, 1.2)
-    assert not gate.holds("at once")
+    assert not holds(gate, "at once")
     gate.acknowledge(1, 1.2 + PATIENCE_SEC)
     assert not gate.is_followed
     gate.acknowledge(2, 1.2 + PATIENCE_SEC)
@@ -98,7 +110,7 @@ def test_every_item_goes_once_and_in_order_whatever_happens() -> None:
             if rng.random() < 0.7:
                 commits += 1
                 gate.note_commit(commits, now_sec)
-            if not gate.holds(str(number)):
+            if not holds(gate, str(number)):
                 gone.append(str(number))
             action = rng.random()
             if action < 0.4:
@@ -142,6 +154,27 @@ def test_messages_have_few_rows() -> None:
     assert [len(portion) for portion in portions_of(commits)] == [2, 2]
 
 
+async def test_a_message_has_all_commits_since_the_last_acknowledgement() -> None:
+    """A grant hurries them, but not past a message that the standby has yet to acknowledge."""
+    feed = Feed()
+    feed.put(commit_number(1))
+    feed.hurry()
+    assert await feed.take(60.0) == [commit_number(1)]
+    feed.put(commit_number(2))
+    feed.put(commit_number(3))
+    feed.hurry()
+    assert await feed.take(0.0) == []
+    feed.acknowledge(1)
+    assert await feed.take(60.0) == [commit_number(2), commit_number(3)]
+
+
+async def test_commits_that_no_grant_waits_for_are_sent_soon() -> None:
+    """They wait for more first."""
+    feed = Feed()
+    feed.put(commit_number(1))
+    assert await feed.take(60.0) == [commit_number(1)]
+
+
 async def test_a_standby_far_behind_begins_again() -> None:
     feed = Feed(most_rows=3)
     feed.put(commit_number(1, "a"))
@@ -150,6 +183,51 @@ async def test_a_standby_far_behind_begins_again() -> None:
     feed.put(commit_number(3))
     with pytest.raises(LimitReached, match="rows behind"):
         await feed.take(1.0)
+
+
+def lease_entry(name: str) -> LeaseEntry:
+    return LeaseEntry(
+        name=name,
+        device_name="devices/a",
+        epoch=1,
+        client_id="ann",
+        request_id="r",
+        holder="ann",
+        terms=LeaseTerms(selector=""),
+        granted_at_sec=0.0,
+        expires_at_sec=60.0,
+        ends_at_sec=600.0,
+    )
+
+
+FIRST, SECOND = lease_entry("leases/1"), lease_entry("leases/2")
+END_1, END_2 = (ev.LeaseEnded("ann", name, LeaseEnd.RELEASED, "") for name in ("leases/1", "leases/2"))
+
+
+def test_grants_wait_and_what_concerns_other_leases_goes() -> None:
+    """A holder hears nothing of a lease before its grant, also if the grant is repeated."""
+    untold = Untold()
+    grant, again = ev.Granted("ann", FIRST), ev.Granted("ann", FIRST, is_repeat=True)
+    refused = ev.Refused("ann", "r", InvalidRequest, "")
+    fence = ev.Fence("agent", "devices/a", 1)
+    assert untold.split([END_2, grant, refused, END_1, fence]) == ([END_2, refused, fence], [grant, END_1])
+    assert untold.split([again]) == ([], [again])
+    untold.forget([grant, END_1])
+    renewed = ev.Renewed("ann", FIRST)
+    assert untold.split([renewed, ev.Renewed("ann", SECOND)]) == ([ev.Renewed("ann", SECOND)], [renewed])
+    untold.forget([again])
+    untold.forget([renewed])
+    assert untold.split([END_1]) == ([END_1], [])
+
+
+def test_nothing_is_sent_to_a_client_before_a_welcome_with_leases() -> None:
+    """A welcome names leases, so it waits as a grant does."""
+    untold = Untold()
+    without = ev.Welcomed("bob", (), "bob", may_ask_for_others=False)
+    welcome = ev.Welcomed("ann", (FIRST,), "ann", may_ask_for_others=False)
+    assert untold.split([without, welcome, END_2]) == ([without], [welcome, END_2])
+    untold.forget([welcome, END_2])
+    assert untold.split([END_2]) == ([END_2], [])
 
 
 def test_a_proof_of_a_term_cannot_be_made_up() -> None:

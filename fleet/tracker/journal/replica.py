@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fleet.errors import DiskFull, JournalDamaged
 from fleet.tracker.journal.checking import Chain, read_chain
+from fleet.tracker.journal.codec import Row
 from fleet.tracker.journal.commits import Commit, check_commit
 from fleet.tracker.journal.file import DELETE_ENTRY, WRITE_CHAIN, WRITE_ENTRY
 from fleet.tracker.journal.mark import MarkWriter
@@ -27,6 +28,7 @@ class ReplicaJournal:
         self._connection = sqlite3.connect(path, isolation_level=None, timeout=1.0, check_same_thread=False)
         try:
             self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")  # as durable as the tracker's own
             chain = read_chain(self._connection)
             self._mark.open()
         except (sqlite3.Error, OSError) as error:
@@ -65,9 +67,12 @@ class ReplicaJournal:
         self._mark.close()
 
     def _write(self, commits: Sequence[Commit], chain: Chain) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
+        newest: dict[str, Row | None] = {}
         for commit in commits:
-            self._connection.executemany(WRITE_ENTRY, commit.rows)
-            self._connection.executemany(DELETE_ENTRY, [(key,) for key in commit.removed])
+            newest.update((row[0], row) for row in commit.rows)
+            newest.update(dict.fromkeys(commit.removed))
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.executemany(WRITE_ENTRY, [row for row in newest.values() if row is not None])
+        self._connection.executemany(DELETE_ENTRY, [(key,) for key, row in newest.items() if row is None])
         self._connection.execute(WRITE_CHAIN, (chain.boot, chain.commits, chain.sum))
         self._connection.execute("COMMIT")

@@ -1,4 +1,4 @@
-"""Holds the tracker's effects until its standby has their commit, for a tenth of a second at most. Pure.
+"""Holds the tracker's grants until its standby has their commit, for a tenth of a second at most. Pure.
 
 A standby that is slower counts as not following until it has caught up: it keeps nobody waiting.
 """
@@ -35,12 +35,14 @@ class Gate(Generic[T]):
         self._sent.append((commit, now_sec))
         self._last_commit = commit
 
-    def holds(self, item: T) -> bool:
-        """Hold an item until the standby has all commits so far; return False if it can go at once."""
-        if not self._held and (not self.is_followed or not self._sent):
-            return False
+    @property
+    def is_closed(self) -> bool:
+        """True if the standby has yet to receive commits, and keeps up, or items wait already."""
+        return bool(self._held) or (self.is_followed and bool(self._sent))
+
+    def hold(self, item: T) -> None:
+        """Hold an item until the standby has all commits so far."""
         self._held.append((self._last_commit, item))
-        return True
 
     def acknowledge(self, commit: int, now_sec: float) -> list[T]:
         """Note that the standby has all commits up to this one; return the items that can go now.

@@ -126,6 +126,7 @@ class ReplicaServicer:
         self._engine.release(self._engine.gate.open())
         self._engine.gate.begin(self._journal.commits)
         self._journal.on_commit = self._note
+        self._engine.on_hold = feed.hurry
         return feed
 
     def _announce(self, address: str) -> None:
@@ -170,6 +171,7 @@ class ReplicaServicer:
                     self._announce(reachable_address(message.address, peer))
                 now_sec = asyncio.get_running_loop().time()
                 self._engine.release(self._engine.gate.acknowledge(message.commits, now_sec))
+                feed.acknowledge(message.commits)
         except FleetError as error:
             feed.close(error)
         finally:
