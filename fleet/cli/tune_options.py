@@ -35,7 +35,10 @@ from fleet.cli.tables import WideOption
 from fleet.domain.jobs import DEFAULT_STRATEGY, parse_priority
 from fleet.errors import InvalidRequest
 from fleet.export.targets import target_of
+from fleet.fragments.workload_reading import read_workloads
 from fleet.jobs.options import UNTIL_GAIN, TuneOptions, trial_evaluator
+from fleet.models.importers import importer_of
+from fleet.models.importing.workloads_file import WORKLOADS
 from fleet.models.model import check_exists
 from fleet.optimizer.submit import check_options
 
@@ -68,7 +71,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             str,
             typer.Argument(
                 help="The model: *.onnx, *.pt2, *.keras, *.tflite or hf:FOLDER. Or one program: module.json (TIR), "
-                "MODULE:NAME or file.py:NAME (TIR in Python), matmul-SIZE[-DTYPE]."
+                "MODULE:NAME or file.py:NAME (TIR in Python), matmul-SIZE[-DTYPE]. Or *.yaml of 'fleet workloads'."
             ),
         ],
         on: Annotated[
@@ -277,18 +280,23 @@ def moment(text: str | datetime) -> datetime:
 
 
 def _model_path(source: str, *, is_changed: bool) -> Path:
-    """Return the path of a model or program.
+    """Return the path of a model, a program or a file of workloads.
 
     Args:
         is_changed: shapes or weights are asked for, other than its own.
 
     Raises:
-        ConfigError, InvalidRequest: a program that cannot be found or read, or has no shapes to be chosen.
+        ConfigError, InvalidRequest: a program or workloads that cannot be found or read, or have no shapes to be
+            chosen.
     """
     from fleet.workloads.sources import is_program, program_file
 
-    if not is_program(source):
+    has_workloads = importer_of(source) is WORKLOADS
+    if not (has_workloads or is_program(source)):
         return Path(source)
     if is_changed:
-        raise InvalidRequest(f"{source} is one program: its shapes are in it, and it has no weights")
+        raise InvalidRequest(f"{source} is no model: its shapes are in it, and it has no weights")
+    if has_workloads:
+        read_workloads(Path(source))  # a mistake is reported before anything starts
+        return Path(source)
     return program_file(source)

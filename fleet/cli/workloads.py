@@ -27,7 +27,7 @@ from fleet.fragments.mutations import mutations
 from fleet.fragments.planning import Refusals
 from fleet.fragments.rules import parse_rules
 from fleet.fragments.workload_file import Coverage, to_text, workload_file
-from fleet.fragments.workload_reading import MOST_BYTES, parse_workloads
+from fleet.fragments.workload_reading import read_workloads
 from fleet.models.confined import reading
 from fleet.models.importers import title_of
 from fleet.models.model import check_exists
@@ -96,7 +96,7 @@ def mutate(
     """
     check_output(output)
     parsed = parse_rules(read_text(rules), where=str(rules))
-    source = parse_workloads(read_text(file, most_bytes=MOST_BYTES), where=str(file))
+    source = read_workloads(file)
     refusals = Refusals()
     with working(f"lowering mutations of {file.name}") as say:
         found = mutations(source, parsed, limit=limit, refusals=refusals, report=_rarely(say))

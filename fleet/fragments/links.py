@@ -18,7 +18,7 @@ def linked(fragment: Fragment, shapes: Shapes) -> LinkedFragment:
     Args:
         shapes: of all tensors, as TVM infers them.
     """
-    found = LinkedFragment(fragment=fragment, shapes=shapes, variable=_variable(fragment, shapes))
+    found = LinkedFragment(fragment=fragment, shapes=shapes, variable=variable_tensors(fragment, shapes))
     for number, call in enumerate(fragment.calls):
         site = Site(number=number, call=call, linked=found)
         rule = _RULES.get(call.operator)
@@ -81,7 +81,8 @@ def results_of(number: int, shapes: Shapes) -> list[str]:
     return [f"c{number}"] if f"c{number}" in shapes else list(items)
 
 
-def _variable(fragment: Fragment, shapes: Shapes) -> frozenset[str]:
+def variable_tensors(fragment: Fragment, shapes: Shapes) -> frozenset[str]:
+    """Return the tensors that depend on an input of a fragment."""
     found = {f"i{n}" for n in range(len(fragment.inputs))}
     for number, call in enumerate(fragment.calls):
         if not found.isdisjoint(tensors(call.operands)):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from cross.targets.target import Target
+from fleet.domain.workload import Workload
 from fleet.errors import ImportFailed, InvalidRequest
 from fleet.fragments.axes import Shapes
 from fleet.fragments.built import shapes_of
 from fleet.fragments.faithful import program_of
 from fleet.fragments.fragment import Fragment
+from fleet.fragments.links import variable_tensors
 from fleet.fragments.mutation import MOST_CONSTANTS
 from fleet.fragments.workload_file import Entry
 
@@ -40,10 +43,8 @@ class Refusal:
 
 def inferred(fragment: Fragment) -> Shapes | Refusal:
     """Return the shapes of a fragment's tensors."""
-    if (size := sum(math.prod(one.shape) for one in fragment.weights)) > MOST_CONSTANTS:
-        return Refusal(
-            reason=Reason.SIZES, message=f"weights have {size} elements; at most {MOST_CONSTANTS} are lowered"
-        )
+    if refusal := _too_large(one.shape for one in fragment.weights):
+        return refusal
     try:
         return shapes_of(fragment)
     except InvalidRequest as error:
@@ -52,10 +53,34 @@ def inferred(fragment: Fragment) -> Shapes | Refusal:
 
 def lowered(fragment: Fragment, target: Target) -> Entry | Refusal:
     """Return the workload of a fragment: its costliest program."""
+    program = _program(fragment, target)
+    return program if isinstance(program, Refusal) else Entry.of(program, fragment)
+
+
+def tunable(entry: Entry, target: Target) -> Workload | Refusal:
+    """Return the workload of an entry of any file, with the calls by all its models as its weight."""
+    shapes = inferred(entry.fragment)
+    if isinstance(shapes, Refusal):
+        return shapes
+    if refusal := _too_large(shapes[name] for name in shapes.keys() - variable_tensors(entry.fragment, shapes)):
+        return refusal
+    program = _program(entry.fragment, target)
+    return program if isinstance(program, Refusal) else replace(program, weight=entry.calls)
+
+
+def _too_large(constants: Iterable[tuple[int, ...]]) -> Refusal | None:
+    """Return a refusal of constants that lowering would compute in too much memory."""
+    if (size := sum(map(math.prod, constants))) <= MOST_CONSTANTS:
+        return None
+    message = f"weights and constants have {size} elements; at most {MOST_CONSTANTS} are lowered"
+    return Refusal(reason=Reason.SIZES, message=message)
+
+
+def _program(fragment: Fragment, target: Target) -> Workload | Refusal:
     try:
         program = program_of(fragment, target)
     except InvalidRequest as error:
         return Refusal(reason=Reason.INFERENCE, message=str(error))
     except ImportFailed as error:
         return Refusal(reason=Reason.LOWERING, message=str(error))
-    return Refusal(reason=Reason.PROGRAM, message="") if program is None else Entry.of(program, fragment)
+    return Refusal(reason=Reason.PROGRAM, message="") if program is None else program

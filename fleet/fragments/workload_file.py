@@ -36,6 +36,11 @@ class Entry:
 
     fragment: Fragment
 
+    @property
+    def calls(self) -> int:
+        """Calls in one run of each of the models together; 1 for a workload without models."""
+        return sum(self.models.values()) or 1
+
     @classmethod
     def of(cls, workload: Workload, fragment: Fragment) -> Entry:
         """Return the entry of a program without models."""

@@ -7,11 +7,13 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from cross.targets.target import Target, parse_target
 from fleet.base.config import did_you_mean, parse_plain_yaml, shown
 from fleet.base.source_locations import at
+from fleet.base.yaml_text import read_text
 from fleet.errors import ConfigError
 from fleet.fragments.fragment import (
     DTYPES,
@@ -25,9 +27,8 @@ from fleet.fragments.fragment import (
 )
 from fleet.fragments.operators import OPERATORS
 from fleet.fragments.workload_file import FORMAT, Entry
-
-MOST_BYTES = 10 * 1000**2
-"""Of a file. PyYAML takes a second for each megabyte."""
+from fleet.models.importing.value import Model
+from fleet.models.importing.workloads_file import MOST_BYTES
 
 _MOST_WORKLOADS = 100_000
 _MOST_TENSORS = 256
@@ -50,6 +51,24 @@ class WorkloadFile:
 
     target: Target
     workloads: tuple[Entry, ...]
+
+
+def read_workloads(path: Path) -> WorkloadFile:
+    """Read a file of workloads.
+
+    Raises:
+        ConfigError: see `parse_workloads`; or the file is missing, too large, or not UTF-8.
+    """
+    return parse_workloads(read_text(path, most_bytes=MOST_BYTES), where=str(path))
+
+
+def entries_of(model: Model) -> tuple[Entry, ...]:
+    """Return the workloads of a file that was imported.
+
+    Raises:
+        ConfigError: see `parse_workloads`.
+    """
+    return parse_workloads(model.content.decode(), where=f"{model.title}.yaml").workloads
 
 
 def parse_workloads(text: str, *, where: str) -> WorkloadFile:

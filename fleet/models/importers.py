@@ -12,8 +12,9 @@ from fleet.models.importing.tflite_file import TFLITE
 from fleet.models.importing.torch_file import TORCH
 from fleet.models.importing.transformers_model import TRANSFORMERS
 from fleet.models.importing.value import ModelFormat
+from fleet.models.importing.workloads_file import WORKLOADS
 
-IMPORTERS: tuple[Importer, ...] = (ONNX, TORCH, KERAS, TFLITE, PROGRAM, TRANSFORMERS)
+IMPORTERS: tuple[Importer, ...] = (ONNX, TORCH, KERAS, TFLITE, PROGRAM, WORKLOADS, TRANSFORMERS)
 
 KNOWN_TYPES = ", ".join(form for importer in IMPORTERS for form in importer.forms)
 """The kinds of models that can be read, in words."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from fleet.base.config import did_you_mean
 from fleet.errors import ImportFailed, NotFound
 from fleet.models.importers import KNOWN_TYPES, frontend_of, importer_of
-from fleet.models.importing.program_file import PROGRAM
 from fleet.models.importing.shapes import Shapes
 from fleet.models.importing.value import Model, ModelFormat, for_several_shapes
 
@@ -56,25 +55,26 @@ def bundled_model(name: str = "squeezenet") -> Path:
 
 def is_model(source: Path | str) -> bool:
     """Tell whether a name has the form of a model's, whether or not the file exists. A single program is not a
-    model.
+    model, nor is a file of workloads.
     """
-    return importer_of(source) not in (None, PROGRAM)
+    importer = importer_of(source)
+    return importer is not None and not importer.refusal
 
 
 def check_exists(source: Path, *, takes_programs: bool = False) -> None:
     """Refuse files that are not models, before anything is started for them.
 
     Args:
-        takes_programs: a file with one program will do.
+        takes_programs: accept a file with one program or with workloads.
 
     Raises:
         ImportFailed: there is no such file, or its name is of no known type.
     """
     importer = importer_of(source)
-    if importer is PROGRAM and not takes_programs:
-        raise ImportFailed(f"{source} is one program, not a model: fleet tune and fleet build take it")
     if importer is None:
         raise ImportFailed(f"{source} is of no known type; known: {KNOWN_TYPES}")
+    if importer.refusal and not takes_programs:
+        raise ImportFailed(f"{source} {importer.refusal}")
     importer.check(source)
 
 

@@ -35,7 +35,7 @@ from fleet.jobs.report import ModelReport, TuneReport
 from fleet.library import Job, JobState, ModelRun
 from fleet.library.proof_words import unproven_line
 from fleet.model_schedules import are_static, schedules, without_static
-from fleet.models.model import Model, ModelFormat
+from fleet.models.model import Model
 from fleet.optimizer.charges import ChargesOfJob
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import EndWanted
@@ -200,7 +200,7 @@ class JobRun:
         core.charge(await patiently(partial(charges.settle, [item.workload.shash for item in items])))
         if not self.inventory.is_pretended and (line := _unproven(progress)):
             progress.notice(line)
-        if not self.options.compares_model or self.model.format is ModelFormat.PROGRAM:
+        if not (self.options.compares_model and self.model.format.is_whole):
             return None
         if self.inventory.runtime is RuntimeKind.PLAIN:
             progress.notice(f"the whole model is not compared: {progress.device_name} runs plain functions only")

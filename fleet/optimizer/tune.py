@@ -38,13 +38,14 @@ from fleet.jobs.report import TuneReport
 from fleet.library import JobState, Library
 from fleet.local.fleet import LocalFleet, drivers_for
 from fleet.models.confined import having, reading
-from fleet.models.model import Model, check_exists, load_model
+from fleet.models.model import Model, ModelFormat, check_exists, load_model
 from fleet.optimizer.core.progress import JobProgress, Phase
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.job_run import JobRun
 from fleet.optimizer.learning import learning
 from fleet.optimizer.loop import SHORT_WORK_BID
 from fleet.optimizer.target_check import check_device
+from fleet.optimizer.workloads_alone import workloads_alone
 from fleet.optimizer.workshop import Workshop, open_builders
 from fleet.workloads.extract import extract, is_worth_keeping
 
@@ -236,6 +237,8 @@ class OpenJob:
 
     async def _extract(self, model: Model, target: Target) -> list[Workload]:
         async with Turns(shares_cores=True, cores=self.shop.cores).building():
+            if model.format is ModelFormat.WORKLOADS:
+                return await workloads_alone(self.shop.pool, model, target, notice=self.core.progress.notice)
             is_kept = self.options.compares_model and is_worth_keeping(model)
             return await run_within(
                 self.shop.pool,

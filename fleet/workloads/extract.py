@@ -50,8 +50,7 @@ def extract(model: Model, target: Target, *, is_compiled_next: bool = False) -> 
     lowered = [_fused(variant, target) for variant in model.variants]
     if is_compiled_next:
         _keep(model, target, lowered)
-    found = _united([_workloads(mod, target) for mod in lowered])
-    return sorted(found, key=lambda workload: (-workload.flop * workload.weight, workload.name))
+    return united([_workloads(mod, target) for mod in lowered])
 
 
 def lowered_workloads(mod: IRModule, target: Target) -> list[Workload]:
@@ -62,6 +61,21 @@ def lowered_workloads(mod: IRModule, target: Target) -> list[Workload]:
     """
     load_intrinsics(target)
     return _workloads(_lowered(mod, target, "the module"), target)
+
+
+def united(variants: Sequence[Sequence[Workload]]) -> list[Workload]:
+    """Return each workload once, under a unique name, the costliest first."""
+    found: dict[str, Workload] = {}
+    taken: set[str] = set()
+    for workload in itertools.chain.from_iterable(variants):
+        same = found.get(workload.shash)
+        if same is not None:
+            found[workload.shash] = replace(same, weight=same.weight + workload.weight)
+        else:
+            name = _free_name(workload.name, taken)
+            taken.add(name)
+            found[workload.shash] = replace(workload, name=name)
+    return sorted(found.values(), key=lambda workload: (-workload.flop * workload.weight, workload.name))
 
 
 def compile_model(
@@ -148,19 +162,6 @@ def _workloads(fused: IRModule, target: Target) -> list[Workload]:
         for task in _tasks(fused, target)
         if str(task.task_name) not in skipped and has_known_sizes(task.dispatched[0]["main"])
     ]
-
-
-def _united(variants: Sequence[Sequence[Workload]]) -> list[Workload]:
-    """Return each workload once, under a unique name."""
-    found: dict[str, Workload] = {}
-    for workload in itertools.chain.from_iterable(variants):
-        same = found.get(workload.shash)
-        if same is not None:
-            found[workload.shash] = replace(same, weight=same.weight + workload.weight)
-        else:
-            name = _free_name(workload.name, [other.name for other in found.values()])
-            found[workload.shash] = replace(workload, name=name)
-    return list(found.values())
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:

@@ -19,9 +19,9 @@ from fleet.jobs.spec import is_data
 from fleet.models.confined import having, reading
 from fleet.models.importers import IMPORTERS, KNOWN_TYPES, importer_of
 from fleet.models.importing.importer import Importer
-from fleet.models.importing.program_file import PROGRAM
 from fleet.models.importing.value import Model
 from fleet.models.reference import reference_outputs
+from tests.fragments import product_entry
 from tests.needs import needs
 from tests.programs import REPOSITORY
 
@@ -72,6 +72,15 @@ def write_program(folder: Path) -> Path:
     return path
 
 
+def write_workloads(folder: Path) -> Path:
+    from cross.targets.target import parse_target
+    from fleet.fragments.workload_file import to_text
+
+    path = folder / "small.yaml"
+    path.write_text(to_text([product_entry(16, 16, 16)], parse_target('{"kind": "llvm", "num-cores": 1}')))
+    return path
+
+
 def write_transformers(_: Path) -> Path:
     return Path("hf:BertConfig:num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=16")
 
@@ -107,6 +116,7 @@ WRITERS = {
     ".keras": write_keras,
     ".tflite": write_tflite,
     ".json": write_program,
+    ".yaml": write_workloads,
     "hf:": write_transformers,
 }
 MEMBERS = [*(Member(one, WRITERS[one.suffix or one.prefix]) for one in IMPORTERS), Member(example(), write_perceptron)]
@@ -193,11 +203,11 @@ def test_a_model_is_a_value(member: Member, path: Path) -> None:
 
 
 def test_an_imported_model_computes_the_same_as_its_reference(member: Member, path: Path) -> None:
-    """A program is no model; all others become Relax functions with the same outputs."""
+    """Models become Relax functions with the same outputs; programs and workloads are refused."""
     from tests.unit.onnx_cases import ours
 
     frontend, model = member.importer.frontend, read(member.importer, path)
-    if member.importer is PROGRAM:
+    if member.importer.refusal:
         assert frontend.reference is None
         with pytest.raises(ImportFailed):
             frontend.to_relax(model, unrolls=False)

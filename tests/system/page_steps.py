@@ -70,9 +70,10 @@ NOT_RUN = {
         "fleet jobs submit @tune.yaml --priority background",
         "fleet jobs show JOB --format yaml > again.yaml",
     ],
-    "needs models: tests/unit/test_fragments.py, tests/unit/test_mutations.py": [
+    "needs models: tests/unit/test_fragments.py, tests/unit/test_mutations.py, tests/system/test_tune.py": [
         "fleet workloads extract resnet18.onnx bert.onnx -o workloads.yaml",
         "fleet workloads mutate workloads.yaml rules.yaml -o more.yaml --limit 500",
+        "fleet tune more.yaml --on arch=aarch64 --minutes 600 --priority background",
     ],
     "takes minutes; .ci/run has it as its last line": ["make demo"],
     "needs a board of another account, or multicast: tests/system/test_approval.py": [

@@ -13,8 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cross.targets.target import parse_target
+from fleet.fragments.fragment import Call, Fragment, Tensor
+from fleet.fragments.workload_file import to_text
 from fleet.library import JobState, Library, RecordKind
 from fleet.testing import eventually_sync
+from tests.fragments import entry_of, product_entry
 from tests.programs import alive, descendants
 from tests.system.fleet_processes import Fleet, Server, run_fleet, running_fleet, start_fleet
 
@@ -311,6 +315,32 @@ def test_only_the_named_workloads_are_tuned(model: Path, lasting_fleet: Fleet, t
     assert len(some["workloads"]) == 1
     assert none.returncode == 2
     assert "did you mean 'matmul" in none.stderr
+
+
+def test_the_workloads_of_a_file_are_tuned_alone(lasting_fleet: Fleet, tmp_path: Path) -> None:
+    """Each program counts its calls, and a message names one that TVM refuses. No whole model is compared."""
+    misfit = Fragment(
+        inputs=(Tensor(shape=(3, 4), dtype="float32"),),
+        weights=(Tensor(shape=(5, 4), dtype="float32"),),
+        calls=(Call(operator="matmul", operands=("i0", "w0"), attributes={"out_dtype": None}),),
+    )
+    entries = [
+        product_entry(8, 16, 32, models={"a": 3, "b": 2}),
+        product_entry(8, 16, 64),
+        product_entry(8, 16, 64, models={"c": 2}),
+        entry_of(misfit),
+    ]
+    file = tmp_path / "workloads.yaml"
+    file.write_text(to_text(entries, parse_target('{"kind": "llvm", "num-cores": 1}')))
+
+    done = tune(file, tmp_path / "library.sqlite", "--tracker", lasting_fleet.address, trials=1)
+
+    report = json.loads(done.stdout)
+    weights = {item["operator"]: item["weight"] for item in report["workloads"]}
+    assert (report["trials"], report["model"]) == (1, None)
+    assert weights == {"matmul 8x16x32": 5, "matmul 8x16x64": 3}
+    assert all(item["untuned_sec"] > 0 and item["best_sec"] > 0 for item in report["workloads"])
+    assert "1 of 4 workloads cannot be lowered for this target; the first is matmul: refused by TVM's" in done.stderr
 
 
 def test_a_simulated_device_is_tuned_on_as_any_other(model: Path, tmp_path: Path) -> None:

@@ -18,11 +18,13 @@ from fleet.fragments.expressions import Expression
 from fleet.fragments.faithful import program_of
 from fleet.fragments.fragment import Attribute, Call, Fragment, Operand, Shape, Tensor
 from fleet.fragments.links import linked
+from fleet.fragments.lowering import Reason, Refusal, tunable
 from fleet.fragments.mutation import mutated
 from fleet.fragments.relations import regroup
 from fleet.fragments.rules import parse_rules
 from fleet.fragments.workload_file import Entry, to_text
 from fleet.fragments.workload_reading import parse_workloads
+from tests.fragments import entry_of
 
 _TARGET = parse_target('{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}')
 
@@ -160,6 +162,17 @@ def test_sizes_that_cannot_be_are_refused_before_tvm_sees_them() -> None:
         changed(plain, H=1)
     with pytest.raises(InvalidRequest, match="weights and constants would have"):
         changed(residual(), C=2**20, O=2**20)
+
+
+def test_constants_that_would_fill_the_memory_are_refused_before_lowering() -> None:
+    """Weights, and the constants that operators of a file compute, in a file from anybody."""
+    zeros = call("zeros", Shape(shape=(2**15, 2**15)), dtype="float32")
+    computed = Fragment(inputs=(floats(2**15),), weights=(), calls=(zeros, call("add", "i0", "c0")))
+
+    for fragment in (computed, dense(1, 2**15, 2**15)):
+        refused = tunable(entry_of(fragment), _TARGET)
+        assert isinstance(refused, Refusal)
+        assert refused.reason is Reason.SIZES
 
 
 @pytest.mark.slow

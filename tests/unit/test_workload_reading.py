@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cross.targets.target import parse_target
-from fleet.base.yaml_text import read_text
 from fleet.errors import ConfigError
 from fleet.fragments.fragment import Call, Fragment, Shape, Tensor
 from fleet.fragments.workload_file import Entry, to_text
-from fleet.fragments.workload_reading import MOST_BYTES, parse_workloads
+from fleet.fragments.workload_reading import parse_workloads, read_workloads
+from fleet.models.importing.workloads_file import MOST_BYTES
 
 _TARGET = parse_target('{"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2}')
 _ENTRY = Entry(
@@ -103,4 +103,4 @@ def test_large_files_are_refused_before_they_are_parsed(tmp_path_factory: pytest
     path.write_bytes(b" " * (MOST_BYTES + 1))
 
     with pytest.raises(ConfigError, match="larger than 10000000 bytes"):
-        read_text(path, most_bytes=MOST_BYTES)
+        read_workloads(path)

@@ -91,6 +91,9 @@ class Importer:
     read: Callable[[Path, Sequence[Shapes], int | None, int | None], list[Model]]
     """Returns the model for each set of shapes, with a batch size and a seed of random weights: see `load_model`."""
 
+    refusal: str = ""
+    """Reason why it is no model, for commands that take only models; empty: it is one."""
+
     check: Callable[[Path], None] = check_file
     """Raises ImportFailed for a name of nothing, quickly and without a package of the format."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fleet.base.digests import digest_of
 from fleet.errors import ImportFailed, InvalidRequest
-from fleet.models.importing.importer import Frontend, Importer
+from fleet.models.importing.importer import Frontend, Importer, ToRelax
 from fleet.models.importing.shapes import Shapes
 from fleet.models.importing.value import Model, ModelFormat
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tvm.ir import IRModule
 
 PROGRAM_SUFFIX = ".json"
+
+_REFUSAL = "is one program, not a model: fleet tune and fleet build take it"
 
 
 def read_program(
@@ -27,8 +29,7 @@ def read_program(
         ImportFailed: there is no such file, or it is no program.
         InvalidRequest: a shape or random weights are asked for; a program has its shapes, and no weights.
     """
-    if any(wanted) or batch_size is not None or random_weights_seed is not None:
-        raise InvalidRequest(f"{path} is one program: its shapes are in it, and it has no weights")
+    check_unchanged(path, wanted, batch_size, random_weights_seed)
     try:
         content = path.read_bytes()
         one_function(content.decode(), str(path))
@@ -47,13 +48,21 @@ def read_program(
     ]
 
 
-def import_program(model: Model, *, unrolls: bool = False) -> IRModule:
-    """Refuse: a single program belongs to no model.
+def check_unchanged(
+    path: Path, wanted: Sequence[Shapes], batch_size: int | None, random_weights_seed: int | None
+) -> None:
+    """Raise InvalidRequest if shapes or weights are asked for, other than a program's own."""
+    if any(wanted) or batch_size is not None or random_weights_seed is not None:
+        raise InvalidRequest(f"{path} is no model: its shapes are in it, and it has no weights")
 
-    Raises:
-        ImportFailed: always.
-    """
-    raise ImportFailed("is one program, not a model: fleet tune and fleet build take it")
+
+def no_relax(refusal: str) -> ToRelax:
+    """Return the conversion of a format without a whole model, which always raises ImportFailed."""
+
+    def refuse(model: Model, *, unrolls: bool = False) -> IRModule:
+        raise ImportFailed(refusal)
+
+    return refuse
 
 
 def one_function(text: str, source: str) -> IRModule:
@@ -81,5 +90,6 @@ PROGRAM = Importer(
     forms=(f"*{PROGRAM_SUFFIX}",),
     suffix=PROGRAM_SUFFIX,
     read=read_program,
-    frontend=Frontend(format=ModelFormat.PROGRAM, to_relax=import_program),
+    refusal=_REFUSAL,
+    frontend=Frontend(format=ModelFormat.PROGRAM, to_relax=no_relax(_REFUSAL)),
 )

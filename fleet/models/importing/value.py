@@ -21,6 +21,14 @@ class ModelFormat(enum.StrEnum):
     PROGRAM = "program"
     """One TIR program, which nothing has to be imported for."""
 
+    WORKLOADS = "workloads"
+    """A file of workloads, each of which is lowered alone."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True for models, which can be built and compared as a whole."""
+        return self not in (ModelFormat.PROGRAM, ModelFormat.WORKLOADS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
