@@ -123,7 +123,7 @@ class GpuDriver(Driver, Generic[G]):
             memory_bytes=memory_bytes,
             core_count=max(1, unit_count),
             tvm_version=tvm_version() or "",
-            facts={**{key: value for key, value in facts.items() if value}, "host CPU": host.model},
+            facts={**host.software, **{key: value for key, value in facts.items() if value}, "host CPU": host.model},
         )
 
 

@@ -22,6 +22,14 @@ def read_compatible(root: Path = Path("/")) -> list[str]:
     return [word for word in _read(root, "compatible").split("\0") if word]
 
 
+def read_bootloader(root: Path = Path("/")) -> str:
+    """Return the version of a Raspberry Pi's boot loader; empty on other machines.
+
+    https://www.raspberrypi.com/documentation/computers/configuration.html#device-tree-parameters
+    """
+    return _read(root, "chosen/bootloader/version").strip("\0 \n")
+
+
 def _read(root: Path, name: str) -> str:
     for tree in _TREES:
         text = read_text(root / tree / name)

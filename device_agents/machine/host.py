@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device_agents.machine.device_tree import read_model
+from device_agents.machine.software import read_software
 from fleet.base.machine import architecture, machine_fingerprint, read_text
 
 ARM_CORES = {
@@ -89,6 +90,9 @@ class Host:
     fingerprint: str
     """The same for all processes on this machine since its boot, and nowhere else."""
 
+    software: dict[str, str]
+    """Versions below its programs: see `read_software`."""
+
     def target_json(self, core_count: int) -> str:
         """Return the TVM target of kernels for this machine."""
         target: dict[str, object] = {"kind": "llvm", "mcpu": self.mcpu, "num-cores": core_count}
@@ -122,7 +126,7 @@ class Host:
         vectors = [name for name in _LABELLED if name in self.features]
         if vectors:
             facts["vector features"] = " ".join(vectors)
-        return facts
+        return facts | self.software
 
 
 def read_host(root: Path = Path("/"), *, arch: str | None = None, usable_cpus: set[int] | None = None) -> Host:
@@ -142,6 +146,7 @@ def read_host(root: Path = Path("/"), *, arch: str | None = None, usable_cpus: s
         memory_bytes=_memory_bytes(root),
         caches=_caches(root),
         fingerprint=machine_fingerprint(root),
+        software=read_software(root),
     )
 
 

@@ -62,6 +62,38 @@ def test_a_raspberry_pi_is_recognised(raspberry_pi: Path) -> None:
     assert host.memory_bytes == 3884288 * 1024
 
 
+def test_software_of_a_raspberry_pi(raspberry_pi: Path) -> None:
+    """The kernel, the system with its image's build, and the boot loader, as facts for people and records."""
+    record(
+        raspberry_pi,
+        {
+            "proc/sys/kernel/osrelease": "6.6.31+rpt-rpi-v8\n",
+            "etc/os-release": "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nID=debian\nBUILD_ID='2026-11'\n",
+            "proc/device-tree/chosen/bootloader/version": "4fd8f1f3f7a05f7756e7d53c2dbb1b0a9e9f6d5e\0",
+        },
+    )
+
+    facts = read_host(raspberry_pi, arch="aarch64", usable_cpus={0}).facts()
+
+    assert facts["kernel"] == "6.6.31+rpt-rpi-v8"
+    assert facts["system"] == "Debian GNU/Linux 12 (bookworm) 2026-11"
+    assert facts["firmware"] == "4fd8f1f3f7a05f7756e7d53c2dbb1b0a9e9f6d5e"
+    assert "microcode" not in facts
+
+
+def test_firmware_and_microcode_of_a_pc(tmp_path: Path) -> None:
+    """The microcode is the first core's; unknown versions are left out."""
+    files = {
+        "proc/cpuinfo": "model name\t: CPU\nmicrocode\t: 0x2b000603\n",
+        "sys/class/dmi/id/bios_version": "F12\n",
+        "etc/os-release": "PRETTY_NAME='Arch Linux'\nBUILD_ID=rolling\n",
+    }
+
+    host = read_host(record(tmp_path, files), arch="x86_64", usable_cpus={0})
+
+    assert host.software == {"system": "Arch Linux rolling", "firmware": "F12", "microcode": "0x2b000603"}
+
+
 def test_readings_of_a_raspberry_pi(raspberry_pi: Path) -> None:
     """Readings have the message's units; sensors without a probe do not count; load covers the time since the last
     reading.

@@ -52,6 +52,9 @@ class PhoneFacts:
     """Architecture as `uname -m` names it."""
 
     sdk: str
+    system: str
+    """Fingerprint of its Android build."""
+
     is_booted: bool
     memory_bytes: int
     max_freqs: dict[int, int]
@@ -129,6 +132,7 @@ def parse_facts(text: str) -> PhoneFacts:
         abi=abi,
         arch=_ABIS.get(abi, abi or "unknown"),
         sdk=properties.get("ro.build.version.sdk", ""),
+        system=properties.get("ro.build.fingerprint", ""),
         is_booted=properties.get("sys.boot_completed") == "1",
         memory_bytes=_kilobytes(parts[2], "MemTotal") or 0,
         max_freqs={int(core): int(freq) for core, freq in freqs},

@@ -44,7 +44,7 @@ def inventory_of(config: AndroidConfig, facts: PhoneFacts | None, *, kind: str, 
         memory_bytes=facts.memory_bytes,
         core_count=len(cores),
         tvm_version=tvm_version() or "",
-        facts={"serial": serial, "SoC": facts.soc, "Android SDK": facts.sdk, "GPU": facts.gpu},
+        facts={"serial": serial, "SoC": facts.soc, "Android SDK": facts.sdk, "GPU": facts.gpu, "system": facts.system},
         is_simulated=config.emulated,
         runtime=RuntimeKind.TVM_RPC,
     )

@@ -186,7 +186,7 @@ class OpenClDriver(Driver):
             memory_bytes=device.memory_bytes,
             core_count=host.core_count if device.type == "cpu" else device.compute_units,
             tvm_version=tvm_version() or "",
-            facts=self._facts(),
+            facts=host.software | self._facts(),
         )
 
     def _labels(self, host: Host) -> dict[str, str]:
