@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from fleet.artifacts.artifact import Artifact
 from fleet.client.batch import LOST, SUSPECTED, Batch, gives_way
 from fleet.client.trial_queue import QueuedTrial, TrialQueue, queued_batch
+from fleet.domain.devices import Inventory
 from fleet.domain.leases import LeaseTerms, make_terms
 from fleet.domain.measuring import ErrorKind, Measurement, Trial
 from fleet.domain.proving import Proof, ProofArgument
@@ -107,6 +108,7 @@ class SteadyDevice:
         self._stack = AsyncExitStack()
         self._device: Device | None = None
         self._last_name = ""
+        self._last_inventory = Inventory()
         self._continues = ""
         """Name of the last lease if it gave way."""
 
@@ -140,6 +142,11 @@ class SteadyDevice:
     def last_name(self) -> str:
         """Name of the device held now, or else of the one that was held last; empty before the first."""
         return self.name or self._last_name
+
+    @property
+    def last_inventory(self) -> Inventory:
+        """Inventory of the device leased last; empty before the first lease."""
+        return self._last_inventory
 
     @property
     def waited_sec(self) -> float:
@@ -329,7 +336,7 @@ class SteadyDevice:
                     self._device = await self._stack.enter_async_context(
                         self.client.acquire(self._terms, on_queued=self._on_queued, continues=self._continues)
                     )
-            self._continues = ""
+            self._continues, self._last_inventory = "", self._device.inventory
             self._device.watch_yield(self._yield_wanted)
             logger.info("leased a device", extra={"device": self._device.name})
             if self._stays_alike:

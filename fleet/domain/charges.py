@@ -29,8 +29,14 @@ def charged_sec(provenance: Mapping[str, object], *, owner: str, job: str) -> fl
     Args:
         owner: name of the job that measured.
     """
-    spent_sec, others = provenance.get(DEVICE_SEC), provenance.get(SHARED_WITH, ())
-    if not isinstance(spent_sec, int | float) or not math.isfinite(spent_sec):
+    spent_sec, others = device_sec(provenance), provenance.get(SHARED_WITH, ())
+    if spent_sec is None:
         return 0.0
     payers = {owner, *(others if isinstance(others, list | tuple) else ())}
-    return max(0.0, float(spent_sec)) / len(payers) if job in payers else 0.0
+    return spent_sec / len(payers) if job in payers else 0.0
+
+
+def device_sec(provenance: Mapping[str, object]) -> float | None:
+    """Return the device time of a record [s]; None: not known."""
+    found = provenance.get(DEVICE_SEC)
+    return max(0.0, float(found)) if isinstance(found, int | float) and math.isfinite(found) else None

@@ -15,7 +15,7 @@ _CANDIDATE = ("workload_id", "target_key", "device_model", "tvm_version", "trace
 
 def columns(connection: sa.Connection) -> list[sa.ColumnElement[object]]:
     """Return the columns of `records` that `choose` needs."""
-    return [records.c.id, *(records.c[name] for name in _CANDIDATE), _is_disturbed(connection).label("is_disturbed")]
+    return [records.c.id, *(records.c[name] for name in _CANDIDATE), is_disturbed(connection).label("is_disturbed")]
 
 
 def choose(times: sa.Subquery) -> sa.Subquery:
@@ -34,7 +34,8 @@ def is_used(connection: sa.Connection) -> sa.ColumnElement[bool]:
     return ~sa.exists().where(job_orders.c.job_id == records.c.job_id, job_orders.c.reverted_at.is_not(None))
 
 
-def _is_disturbed(connection: sa.Connection) -> sa.ColumnElement[object]:
+def is_disturbed(connection: sa.Connection) -> sa.ColumnElement[object]:
+    """Return an SQL expression that is 1 for disturbed records, and 0 for others."""
     if not has_table(connection, disturbed_records):
         return sa.literal(0)
     return sa.case((sa.exists().where(disturbed_records.c.record_id == records.c.id), 1), else_=0)

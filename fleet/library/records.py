@@ -12,7 +12,7 @@ from fleet.domain.keys import canonical_target
 from fleet.domain.measuring import NO_VERDICT, ErrorKind, disturbances_in
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import NotFound
-from fleet.library import counting, programs, proofs, rows
+from fleet.library import counting, environments, programs, proofs, rows
 from fleet.library.jobs import job_id, touch, workload_ids
 from fleet.library.schema import disturbed_records, insert_into, jobs, records, workloads
 from fleet.library.values import SCHEDULED, Record, RecordKind, StoredWorkload, WorkloadOutline
@@ -105,6 +105,10 @@ def add_records(connection: sa.Connection, new: Sequence[Record]) -> list[Record
     _note_disturbed(connection, found.values())
     known = {found[uid].id: record.program for uid, record in zip(uids, new, strict=True) if record.program}
     programs.add(connection, known)
+    environments.add(
+        connection,
+        [(found[uid], record.environment) for uid, record in zip(uids, new, strict=True) if record.environment],
+    )
     return [found[uid] for uid in uids]
 
 
@@ -125,12 +129,19 @@ def best(
     """Return the k fastest candidates of each workload, fastest first, each by the record that counts."""
     if proven_only and not proofs.are_kept(connection):
         return []
-    counted = _counting(connection, selection, checked_only=checked_only, proven_only=proven_only)
-    place = sa.func.row_number().over(partition_by=counted.c.workload_id, order_by=(counted.c.median_sec, counted.c.id))
-    ranked = sa.select(counted.c.id, place.label("place")).subquery()
-    fastest = sa.select(ranked.c.id).where(ranked.c.place <= k)
+    placed = ranked(connection, selection, checked_only=checked_only, proven_only=proven_only)
+    fastest = sa.select(placed.c.id).where(placed.c.place <= k)
     query = joined().where(records.c.id.in_(fastest)).order_by(records.c.median_sec, records.c.id)
     return fetch(connection, query)
+
+
+def ranked(
+    connection: sa.Connection, selection: Selection, *, checked_only: bool, proven_only: bool = False
+) -> sa.Subquery:
+    """Return the ids of the records that count and their place in their workload, 1 for the fastest."""
+    counted = _counting(connection, selection, checked_only=checked_only, proven_only=proven_only)
+    place = sa.func.row_number().over(partition_by=counted.c.workload_id, order_by=(counted.c.median_sec, counted.c.id))
+    return sa.select(counted.c.id, place.label("place")).subquery()
 
 
 def candidates(connection: sa.Connection, selection: Selection) -> list[Record]:

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """Incremented with every change that older or newer programs cannot read; `fleet.library.migrations` has a file for
 each.
 """
@@ -180,6 +180,30 @@ disturbed_records = sa.Table(
     "disturbed_records",
     metadata,
     sa.Column("record_id", sa.ForeignKey("records.id"), primary_key=True, autoincrement=False),
+)
+
+environments = sa.Table(
+    "environments",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False, unique=True),
+    *required(JsonText, "facts"),
+)
+
+record_environments = sa.Table(
+    "record_environments",
+    metadata,
+    sa.Column("record_id", sa.ForeignKey("records.id"), primary_key=True, autoincrement=False),
+    sa.Column("environment_id", sa.ForeignKey("environments.id"), nullable=False),
+)
+
+device_environments = sa.Table(  # of the newest record of each device
+    "device_environments",
+    metadata,
+    sa.Column("device_model", sa.Text, primary_key=True),
+    sa.Column("device_name", sa.Text, primary_key=True),
+    sa.Column("environment_id", sa.ForeignKey("environments.id"), nullable=False),
+    *required(UtcDateTime, "seen_at"),
 )
 
 candidate_claims = sa.Table(

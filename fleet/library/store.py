@@ -23,10 +23,11 @@ from typing import Self
 import sqlalchemy as sa
 
 from fleet.base.settings import look_up
+from fleet.domain.freshness import KeptTime
 from fleet.domain.proving import Proof
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import LibraryReadOnly, NotFound
-from fleet.library import claims, jobs, proofs, records, schema
+from fleet.library import claims, environments, jobs, kept_times, proofs, records, schema
 from fleet.library import engine as engines
 from fleet.library.claims import CandidateClaims
 from fleet.library.memory import Memory
@@ -314,6 +315,16 @@ class Library:
         wanted = None if workloads is None else list(workloads)
         with engines.reading(self._engine) as connection:
             return records.scopes(connection, Selection(workloads=wanted, within=within))
+
+    def kept_times(self, scope: RecordScope) -> list[KeptTime]:
+        """Return the times of the best three schedules of each workload in a scope, see `fleet.domain.freshness`."""
+        with engines.reading(self._engine) as connection:
+            return kept_times.read(connection, scope)
+
+    def environments(self) -> dict[str, frozenset[str]]:
+        """Return the digests of the environments in which each device model's devices measured last."""
+        with engines.reading(self._engine) as connection:
+            return environments.of_models(connection)
 
     def newest_record(self) -> int:
         """Return the largest id of a record; 0 in an empty library."""

@@ -184,6 +184,9 @@ class Record:
     program: RecordProgram | None = None
     """Only for storing; `Library.memory` reads it."""
 
+    environment: Mapping[str, object] | None = None
+    """Only for storing: see `fleet.domain.environment`. None: not known."""
+
     id: int = 0
     """Number in the library; 0 until it is stored."""
 

@@ -7,11 +7,13 @@ import math
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
 from fleet.building.turns import stepped_aside
 from fleet.client.line import TrialLine
 from fleet.client.steady import SteadyDevice
-from fleet.domain.measuring import ErrorKind
+from fleet.domain.environment import ENVIRONMENT, environment_of
+from fleet.domain.measuring import ErrorKind, Measurement
 from fleet.optimizer.core.events import Measure, Measured, MeasureEnded
 
 RUN_OF_ERRORS = 5
@@ -54,7 +56,7 @@ class Measurer:
         async with aclosing((line or self._device).measure(effect.artifacts, effect.trials)) as measurements:
             async for measurement in measurements:
                 self._errors_in_a_row = self._errors_in_a_row + 1 if measurement.error in _BROKEN else 0
-                yield Measured(effect.batch, self._device.last_name, measurement)
+                yield Measured(effect.batch, self._device.last_name, self._with_environment(measurement))
                 if self._errors_in_a_row >= RUN_OF_ERRORS:
                     is_suspected, self._errors_in_a_row = True, 0
                     break
@@ -67,3 +69,9 @@ class Measurer:
         waited_sec, self._waited_by_then_sec = max(waited_sec, self._waited_by_then_sec), self._device.waited_sec
         wall_sec = self._ended_at - started - (self._waited_by_then_sec - waited_sec)
         yield MeasureEnded(effect.batch, self._device.last_name, wall_sec, is_suspected)
+
+    def _with_environment(self, measurement: Measurement) -> Measurement:
+        if measurement.error is not None:
+            return measurement
+        found = environment_of(self._device.last_inventory, measurement.provenance)
+        return replace(measurement, provenance={**measurement.provenance, ENVIRONMENT: found})

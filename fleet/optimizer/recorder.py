@@ -6,11 +6,13 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 
 from fleet.cost_model.feature_codec import pack_program
 from fleet.domain.charges import DEVICE_SEC, sharing
+from fleet.domain.environment import ENVIRONMENT
+from fleet.domain.measuring import Measurement
 from fleet.errors import InvalidRequest
 from fleet.jobs.patience import patiently
 from fleet.library import Library, Record, RecordKind, RecordProgram
@@ -80,6 +82,7 @@ class Recorder:
             checked=effect.is_checked,
             uid=uuid.uuid4().hex,  # chosen here: a store repeated after a lost answer is stored once
             program=_program(candidate),
+            environment=_environment(measurement),
         )
 
 
@@ -101,12 +104,17 @@ def _provenance(effect: Store) -> dict[str, object]:
     measurement, candidate = effect.measurement, effect.candidate
     device_sec = measurement.clocks.load_sec + measurement.clocks.run_sec
     return {
-        **measurement.provenance,
+        **{key: value for key, value in measurement.provenance.items() if key != ENVIRONMENT},
         DEVICE_SEC: round(device_sec, 6),
         **(sharing(candidate.shared_with) if effect.purpose is Purpose.SEARCH else {}),
         **({"stopped": measurement.stopped.value} if measurement.stopped else {}),
         **(candidate.origin.provenance if candidate.origin is not None else {}),
     }
+
+
+def _environment(measurement: Measurement) -> Mapping[str, object] | None:
+    found = measurement.provenance.get(ENVIRONMENT)
+    return found if isinstance(found, Mapping) else None
 
 
 def _kind(candidate: Candidate) -> RecordKind:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.domain.environment import environment_digest
 from fleet.domain.measuring import Measurement
 from fleet.domain.origin import Origin, Source
 from fleet.errors import LibraryDamaged, LibraryError, LibraryReadOnly
@@ -23,7 +24,9 @@ from tests.service.test_optimizer_loop import conditions
 RESULT = Store(
     candidate=Candidate(workload="w", digest="a", trace_json="[1]", origin=Origin(source=Source.SPACE, knobs="x=4")),
     device_name="devices/d",
-    measurement=Measurement(candidate_id="a", run_secs=(1.0,)),
+    measurement=Measurement(
+        candidate_id="a", run_secs=(1.0,), provenance={"epoch": 3, "environment": {"kernel": "6.1"}}
+    ),
 )
 
 
@@ -81,6 +84,17 @@ async def test_a_result_outlasts_its_library(
     assert [each.record_id for each in await storing] == [each.id for each in library.records("w")]
     [record] = library.records("w")
     assert Origin.of_record(record.provenance, "") == RESULT.candidate.origin
+
+
+async def test_a_result_has_the_environment_of_its_measurement(library: Library, tmp_path: Path) -> None:
+    """The environment is stored once for all of its records, and not in their provenance."""
+    await stored(library, tmp_path)
+
+    [record] = library.records("w")
+    [scope] = library.scopes()
+    [time] = library.kept_times(scope)
+    assert (record.provenance["epoch"], "environment" in record.provenance) == (3, False)
+    assert time.environment == environment_digest({"kernel": "6.1"})
 
 
 @pytest.mark.parametrize("library", [Forgetful], indirect=True)

@@ -1,0 +1,67 @@
+"""Environments of records, and the newest one of each device, in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from fleet.domain.environment import environment_digest
+from fleet.library.schema import device_environments, environments, has_table, insert_into, record_environments
+from fleet.library.values import Record
+
+
+def are_kept(connection: sa.Connection) -> bool:
+    """Tell whether the library can store environments. A read-only library of an older version cannot."""
+    return has_table(connection, record_environments)
+
+
+def add(connection: sa.Connection, by_record: Sequence[tuple[Record, Mapping[str, object]]]) -> None:
+    """Store the environments of stored records, oldest first."""
+    if not by_record:
+        return
+    facts = {environment_digest(found): found for _, found in by_record}
+    ids = _ids(connection, facts)
+    if new := sorted(facts.keys() - ids.keys()):  # sorted: two inserts in different order would deadlock
+        rows = [{"digest": digest, "facts": dict(facts[digest])} for digest in new]
+        connection.execute(insert_into(connection, environments).on_conflict_do_nothing(), rows)
+        ids = _ids(connection, facts)
+    of_records = [(record, ids[environment_digest(found)]) for record, found in by_record]
+    links = [{"record_id": record.id, "environment_id": number} for record, number in of_records]
+    connection.execute(insert_into(connection, record_environments).on_conflict_do_nothing(), links)
+    _note_devices(connection, of_records)
+
+
+def of_models(connection: sa.Connection) -> dict[str, frozenset[str]]:
+    """Return the digests of the environments in which each device model's devices measured last."""
+    if not are_kept(connection):
+        return {}
+    query = sa.select(device_environments.c.device_model, environments.c.digest).join_from(
+        device_environments, environments
+    )
+    found: dict[str, set[str]] = {}
+    for row in connection.execute(query):
+        found.setdefault(row.device_model, set()).add(row.digest)
+    return {model: frozenset(digests) for model, digests in found.items()}
+
+
+def _ids(connection: sa.Connection, digests: Iterable[str]) -> dict[str, int]:
+    query = sa.select(environments.c.digest, environments.c.id).where(environments.c.digest.in_(sorted(digests)))
+    return {row.digest: row.id for row in connection.execute(query)}
+
+
+def _note_devices(connection: sa.Connection, of_records: Sequence[tuple[Record, int]]) -> None:
+    newest = {(record.scope.device_model, record.device_name): number for record, number in of_records}
+    rows = [
+        {
+            "device_model": model,
+            "device_name": name,
+            "environment_id": newest[model, name],
+            "seen_at": datetime.now(UTC),
+        }
+        for model, name in sorted(newest)
+    ]
+    insert = insert_into(connection, device_environments)
+    newer = {name: insert.excluded[name] for name in ("environment_id", "seen_at")}
+    connection.execute(insert.on_conflict_do_update(index_elements=["device_model", "device_name"], set_=newer), rows)

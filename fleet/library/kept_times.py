@@ -1,0 +1,82 @@
+"""Reads the times of a scope's best schedules, and the facts that decide on their freshness."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+
+from fleet.domain.charges import device_sec
+from fleet.domain.freshness import KeptTime
+from fleet.domain.scope import RecordScope
+from fleet.library import counting
+from fleet.library import environments as kept
+from fleet.library.records import Selection, ranked
+from fleet.library.rows import Row
+from fleet.library.schema import environments, job_workloads, jobs, record_environments, records
+
+BEST = 3
+"""Schedules of a workload that are worth measuring again: a change of the environment may change their order."""
+
+
+def read(connection: sa.Connection, scope: RecordScope) -> list[KeptTime]:
+    """Return the best times of each workload: checked ones, or any if none was checked."""
+    checked = _rows(connection, scope, checked_only=True)
+    has_checked = {row["workload_id"] for row in checked}
+    unchecked = [row for row in _rows(connection, scope, checked_only=False) if row["workload_id"] not in has_checked]
+    calls = _calls(connection)
+    return [_time_of(row, scope.device_model, calls.get(row["workload_id"], 0.0)) for row in (*checked, *unchecked)]
+
+
+def _rows(connection: sa.Connection, scope: RecordScope, *, checked_only: bool) -> list[Row]:
+    placed = ranked(connection, Selection(within=scope), checked_only=checked_only)
+    names = ("id", "workload_id", "median_sec", "provenance", "created_at")
+    query = (
+        sa.select(
+            *(records.c[name] for name in names),
+            counting.is_disturbed(connection).label("is_disturbed"),
+            _environment(connection).label("environment"),
+            placed.c.place,
+        )
+        .join_from(records, placed, placed.c.id == records.c.id)
+        .where(placed.c.place <= BEST)
+        .order_by(records.c.id)
+    )
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _environment(connection: sa.Connection) -> sa.ColumnElement[str | None]:
+    if not kept.are_kept(connection):
+        return sa.literal("")
+    return (
+        sa.select(environments.c.digest)
+        .join_from(environments, record_environments)
+        .where(record_environments.c.record_id == records.c.id)
+        .scalar_subquery()
+    )
+
+
+def _calls(connection: sa.Connection) -> Mapping[int, float]:
+    """Return the number of calls of each workload in all models, by the newest job of each model that has it."""
+    newest = (
+        sa.select(sa.func.max(job_workloads.c.id))
+        .join_from(job_workloads, jobs)
+        .group_by(jobs.c.model_digest, job_workloads.c.workload_id)
+    )
+    query = (
+        sa.select(job_workloads.c.workload_id, sa.func.sum(job_workloads.c.weight).label("calls"))
+        .where(job_workloads.c.id.in_(newest))
+        .group_by(job_workloads.c.workload_id)
+    )
+    return {row.workload_id: row.calls for row in connection.execute(query)}
+
+
+def _time_of(row: Row, device_model: str, calls: float) -> KeptTime:
+    return KeptTime(
+        measured_at=row["created_at"],
+        is_disturbed=bool(row["is_disturbed"]),
+        environment=row["environment"] or "",
+        device_model=device_model,
+        device_sec=device_sec(row["provenance"]),
+        models_sec=calls * row["median_sec"] if row["place"] == 1 else 0.0,
+    )
