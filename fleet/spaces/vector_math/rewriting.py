@@ -14,10 +14,10 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Expr, IRModule, Op
 from tvm.tirx import Cast, Let, const
-from tvm.tirx.analysis import undefined_vars
 
 from fleet.spaces.vector_math import circular, exponentials, hyperbolic, inverse, logarithms, powers, rationals
 from fleet.spaces.vector_math.names import Names, dtype_of, number, within
+from fleet.spaces.vector_math.storing import has_conditional_names, unnamed, with_stored_values
 
 _COMPUTED = ("float32", "float16")
 _FUNCTIONS: dict[str, Callable[..., Expr]] = {
@@ -59,14 +59,12 @@ def with_arithmetic_functions(mod: IRModule) -> IRModule:
     body = tvm_ffi.structural_map(body, [(Call, _rewritten)])
     if not body.same_as(function.body):
         body = tvm_ffi.structural_map(body, [(Call, _named_outside), (Cast, _chosen)])
+        body = with_stored_values(body)
     return mod if body.same_as(function.body) else tvm.IRModule({"main": function.with_body(body)}, attrs=mod.attrs)
 
 
 def _without_nesting(call: Call) -> Expr:
-    """Return tanh(log1p(exp(x))), a factor of Mish, as n / (n + 2) with n = e (e + 2) and e = exp(x).
-
-    TVM's simplifier takes a minute for the arithmetic of three functions inside one another.
-    """
+    """Return tanh(log1p(exp(x))), a factor of Mish, as n / (n + 2) with n = e (e + 2) and e = exp(x)."""
     x: Expr = call
     for name in ("tanh", "log1p", "exp"):
         if _name(x) != name or dtype_of(x) not in _COMPUTED:
@@ -108,28 +106,12 @@ def _named_outside(call: Call) -> Expr:
 
     TVM visits the argument twice for vectors and refuses duplicate names. Conditional computations stay unchanged.
     """
-    if not isinstance(call.op, Op) or call.op.name != "tirx.nearbyint":
+    if _name(call) != "nearbyint" or has_conditional_names(call):
         return call
-    found: list[Let] = []
-    conditions: list[Call] = []
-
-    def visit(inner: Call) -> None:
-        if isinstance(inner.op, Op) and inner.op.name == "prim.if_then_else":
-            conditions.append(inner)
-
-    def unnamed(let: Let) -> Expr:
-        found.append(let)
-        return let.body
-
-    tvm_ffi.structural_walk(call.args[0], [(Call, visit)])
-    if conditions:
-        return call
-    result: Expr = tirx.nearbyint(tvm_ffi.structural_map(call.args[0], [(Let, unnamed)]))
-    left = list(found)
-    while left:  # pick a name that no other value needs
-        last = next(one for one in left if not any(one.var in undefined_vars(it.value, []) for it in left))
-        left.remove(last)
-        result = Let(last.var, last.value, result)
+    lets, argument = unnamed(call.args[0])
+    result: Expr = tirx.nearbyint(argument)
+    for let in reversed(lets):
+        result = Let(let.var, let.value, result)
     return result
 
 
