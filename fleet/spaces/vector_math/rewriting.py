@@ -46,7 +46,8 @@ _FUNCTIONS: dict[str, Callable[..., Expr]] = {
 }
 """Arithmetic functions by the name of TVM's operator."""
 
-_PREFIX = "tirx."
+_NAMESPACES = ("tirx", "prim")
+"""TVM's namespaces of operators on numbers. The second has a logarithm and conditions."""
 
 _MISH_LIMITS = -100.0, 40.0
 """Arguments below and above which tanh(log1p(exp(x))) is 0 or 1 in float32. Squares of the exponentials are finite."""
@@ -89,8 +90,10 @@ def _rewritten(call: Call) -> Expr:
 
 def _name(expr: Expr) -> str:
     """Return the name of the function that an expression calls; empty for other expressions."""
-    is_function = isinstance(expr, Call) and isinstance(expr.op, Op)
-    return expr.op.name.removeprefix(_PREFIX) if is_function else ""
+    if not isinstance(expr, Call) or not isinstance(expr.op, Op):
+        return ""
+    namespace, _, name = expr.op.name.partition(".")
+    return name if namespace in _NAMESPACES else ""
 
 
 def _float32(expr: Expr) -> Expr:

@@ -11,7 +11,17 @@ import pytest
 from cross.targets.target import host_target
 from fleet.spaces.vector_math.rewriting import with_arithmetic_functions
 from tests import function_errors
-from tests.function_errors import CHUNK, MOST_ULP, NAMES, compiled, program, target_of, worst, worst_on_neon
+from tests.function_errors import (
+    CHUNK,
+    MOST_ULP,
+    NAMES,
+    compiled,
+    function_of,
+    program,
+    target_of,
+    worst,
+    worst_on_neon,
+)
 from tests.needs import is_absent
 
 pytestmark = pytest.mark.slow
@@ -107,6 +117,14 @@ def test_half_precision_is_computed_in_float32() -> None:
     made = compiled(program(function), host_target())(x)
 
     np.testing.assert_allclose(made, np.tanh(x.astype(np.float16).astype(np.float32)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("x^")])
+def test_no_function_is_left_to_the_c_library(name: str) -> None:
+    """TVM has its operators in two namespaces."""
+    mod = program(function_of(name))
+
+    assert not with_arithmetic_functions(mod).same_as(mod)
 
 
 def test_twice_is_as_good_as_once() -> None:
