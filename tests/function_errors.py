@@ -40,6 +40,8 @@ MOST_ULP = 4.0
 CHUNK = 1 << 16
 QEMU = "qemu-aarch64-static"
 _DRIVER = Path(__file__).parent / "emulated" / "apply_function.c"
+_WITHOUT_LIBC = ("-target", "aarch64-linux-none", "-ffreestanding", "-nostdlib", "-static")
+"""Options of zig's compiler for a program without a C library, which zig would build first."""
 _TIMEOUT_SEC = 180.0
 _ALL = 1 << 32
 _SMALLEST_NORMAL, _OVERFLOW = 2.0**-126, 2.0**128
@@ -155,7 +157,7 @@ def emulated(mod: IRModule, folder: Path) -> Callable[[Floats], Floats]:
         tir_pipeline=tir_pipeline(target),
     )
     built.mod.write_to_file(str(folder / "function.o"))
-    command = zig("cc", "-target", "aarch64-linux-musl", "-static", "-O2", f"-DCOUNT={CHUNK}") or ()
+    command = zig("cc", *_WITHOUT_LIBC, "-O2", f"-DCOUNT={CHUNK}") or ()
     run_tool([*command, str(_DRIVER), str(folder / "function.o"), "-o", str(folder / "function")], _TIMEOUT_SEC)
 
     def call(x: Floats) -> Floats:
