@@ -263,14 +263,10 @@ def _find_workload(order: BuildOrder) -> Workload:
 
 
 def _operator(path: Path, pattern: str, order: BuildOrder) -> Workload:
-    from fleet.models.confined import having, reading
-    from fleet.models.model import load_model
-    from fleet.workloads.extract import extract
+    from fleet.cli.model_workloads import workloads_of_model
 
-    with scratch_dir("model") as folder, one_worker(order.target) as worker:
-        loading = reading(load_model, path)
-        model = worker.run(loading, path, shapes=order.shapes, batch_size=order.input_batch_size).stored_in(folder)
-        found = {item.name: item for item in worker.run(having(extract, model), model, order.target)}
+    workloads = workloads_of_model(path, order.target, shapes=order.shapes, batch_size=order.input_batch_size)
+    found = {item.name: item for item in workloads}
     return found[choose_operator(list(found), pattern, path.name)]
 
 

@@ -1,4 +1,4 @@
-"""Interprets the word after `fleet devices`: a selector, a device's name, or a mistyped command. Pure."""
+"""Interprets words that name devices: a selector, a device's name, or a mistyped command. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from fleet.base.config import nearest
 from fleet.dashboard import formatting
-from fleet.domain.devices import DeviceStatus
+from fleet.domain.devices import DeviceStatus, Inventory
 from fleet.domain.selectors import FOUND_LABELS, Selector, check_comparable, labels_of, parse_selector
-from fleet.errors import InvalidRequest
+from fleet.errors import InvalidRequest, NotFound
 
 _SHOWN_LABELS = frozenset({"board"})
 """Labels of `FOUND_LABELS` that are useful and in no other column of the table."""
@@ -49,6 +49,24 @@ def named_selector(text: str, devices: Sequence[DeviceStatus]) -> str:
     word = text.strip()
     is_name = word.startswith("devices/") or _named(word, devices)
     return f"name={word.removeprefix('devices/')}" if is_name else text
+
+
+def one_kind(text: str, devices: Sequence[DeviceStatus]) -> Inventory:
+    """Return the facts of the devices that a selector or a name matches, which must be of one model.
+
+    Raises:
+        InvalidRequest: the selector is malformed, or they are of several models, targets or TVM versions.
+        NotFound: none matches.
+    """
+    selector = parse_selector(named_selector(text, devices))
+    matched = [one.inventory for one in devices if selector.matches(labels_of(one))]
+    found = {(one.device_model, one.target_json, one.tvm_version): one for one in matched}
+    if not found:
+        raise NotFound(f"no device matches {text!r}; 'fleet devices' lists all")
+    if len(found) > 1:
+        models = ", ".join(sorted({one.device_model for one in matched}))
+        raise InvalidRequest(f"{text!r} matches several kinds of devices: {models}; name one: name=DEVICE")
+    return next(iter(found.values()))
 
 
 def own_labels(device: DeviceStatus) -> str:

@@ -1,5 +1,5 @@
-"""`fleet library best|export|import|snapshots|prune|migrate`: results of past tuning runs, and the model learnt from
-them."""
+"""`fleet library best|coverage|export|import|snapshots|prune|migrate`: results of past tuning runs, and the model
+learnt from them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from cross.targets.boards import load_boards
 from fleet.cli import completion_values, options
 from fleet.cli.activity import working
+from fleet.cli.library_coverage import coverage
 from fleet.cli.library_view import BestRow, best_data, print_best, print_snapshots, snapshot_data
 from fleet.cli.options import LibraryOption
 from fleet.cli.stored import existing_library, naming
@@ -27,6 +28,7 @@ from fleet.library.schema import SCHEMA_VERSION
 from fleet.library.versions import change_version
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.command()(coverage)
 
 
 _ALL, _UNKNOWN = "all", "unknown"

@@ -74,6 +74,7 @@ NOT_RUN = {
         "fleet workloads extract resnet18.onnx bert.onnx -o workloads.yaml",
         "fleet workloads mutate workloads.yaml rules.yaml -o more.yaml --limit 500",
         "fleet tune more.yaml --on arch=aarch64 --minutes 600 --priority background",
+        "fleet library coverage model.onnx --on model=pi4",
     ],
     "takes minutes; .ci/run has it as its last line": ["make demo"],
     "needs a board of another account, or multicast: tests/system/test_approval.py": [

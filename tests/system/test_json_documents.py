@@ -86,6 +86,7 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     (folder / "rules.yaml").write_text("- {match: '*', set: {M: [v, v * 2], N: 7}}")
     run("workloads mutate", f"{package}.yaml", str(folder / "rules.yaml"), "-o", f"{package}.more.yaml")
     run("library best", *library)
+    run("library coverage", str(two_products), "--on", "cpu", *at, *library)
     run("jobs list", *library)
     run("jobs show", tuned["job"], *library)
     run("jobs why", tuned["job"], *library)
@@ -156,6 +157,15 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("targets show", "rpi4-64")
     run("doctor", "--quick")
     return found
+
+
+def test_a_tuned_operator_has_an_exact_record(documents: dict[str, dict[str, Any]]) -> None:
+    """Coverage takes target and device model from the device that the model was tuned on."""
+    found = documents["library coverage"]
+
+    assert found["device_model"] == documents["tune"]["device_model"]
+    assert {one["coverage"]: one["operators"] for one in found["shares"]}["exact"] >= 1
+    assert sum(one["operations"] for one in found["shares"]) == pytest.approx(1)
 
 
 async def ask(address: str, on_code: Callable[[str], None]) -> None:

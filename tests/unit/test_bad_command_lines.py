@@ -174,6 +174,12 @@ REFUSED = [
     (("tune", "nowhere.json"), 2, "nowhere.json"),
     (("tune", "matmul-0"), 2, "SIZE goes from 1"),
     (("tune", "matmul-64", "--shape", "a=1"), 2, "matmul-64 is no model: its shapes are in it"),
+    (
+        ("library", "coverage", "nowhere.onnx", "--on", "cpu", "--target", "host"),
+        2,
+        "leave --target and --device-model",
+    ),
+    (("library", "coverage", "nowhere.yaml", "--library", "nowhere.sqlite"), 2, "nowhere"),
     (("tune", "nowhere.yaml"), 2, "cannot read nowhere.yaml: No such file"),
     (("tune", "nowhere.yaml", "--batch-size", "2"), 2, "nowhere.yaml is no model: its shapes are in it"),
     (("jobs", "submit", "nowhere.yaml"), 2, "cannot read nowhere.yaml: No such file"),

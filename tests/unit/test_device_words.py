@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.cli.device_words import matching, named_selector, own_labels
+from fleet.cli.device_words import matching, named_selector, one_kind, own_labels
 from fleet.domain.devices import DeviceStatus, Inventory
-from fleet.errors import InvalidRequest
+from fleet.errors import InvalidRequest, NotFound
 
 _DEVICES = [
     DeviceStatus(
@@ -72,3 +72,16 @@ def test_a_word_without_a_meaning_is_an_error(word: str, advice: str) -> None:
 def test_labels_of_owners_are_shown_as_a_selector_has_them() -> None:
     """Labels with their own columns, and features of processors, are left out."""
     assert ["board=rpi4-64", "room=cellar", "", ""] == [own_labels(device) for device in _DEVICES]
+
+
+def test_a_device_stands_for_others_of_its_model_only() -> None:
+    """By selector or name; several models, or none, are refused."""
+    pis = [DeviceStatus(name=f"devices/pi-{n}", inventory=Inventory(kind="cpu", device_model="pi4")) for n in (1, 2)]
+    other = DeviceStatus(name="devices/vm", inventory=Inventory(kind="cpu", device_model="vm"))
+
+    assert one_kind("cpu", pis).device_model == "pi4"
+    assert one_kind("vm", [*pis, other]).device_model == "vm"
+    with pytest.raises(InvalidRequest, match="'cpu' matches several kinds of devices: pi4, vm"):
+        one_kind("cpu", [*pis, other])
+    with pytest.raises(NotFound, match="no device matches 'kind=cuda'"):
+        one_kind("kind=cuda", pis)

@@ -52,6 +52,7 @@ BY_COMMAND: dict[str, type] = {
     "leases revoke": fleets.Leases,
     "leases": fleets.Leases,
     "library best": library.Best,
+    "library coverage": library.LibraryCoverage,
     "library export": library.Exported,
     "library import": library.Imported,
     "library migrate": library.Migrated,

@@ -33,6 +33,34 @@ class Best(TypedDict):
     best: list[BestRecord]
 
 
+class CoverageShare(TypedDict):
+    coverage: str
+    operators: int
+    operations: float
+
+
+class OperatorCoverage(TypedDict):
+    operator: str
+    name: str
+    shash: str
+    calls: int
+    flop: float
+    coverage: str
+    best_sec: float | None
+    kind: str | None
+    neighbour: str | None
+
+
+class LibraryCoverage(TypedDict):
+    """`fleet library coverage`"""
+
+    target: Free
+    device_model: str | None
+    tvm_version: str | None
+    shares: list[CoverageShare]
+    operators: list[OperatorCoverage]
+
+
 class Snapshot(TypedDict):
     digest: str
     made_at: Moment

@@ -1,0 +1,84 @@
+"""`fleet library coverage`: the operators of a model that a library has schedules for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cross.targets.target import Target, parse_target
+from fleet.cli import completion_values, options
+from fleet.cli.activity import working
+from fleet.cli.device_words import one_kind
+from fleet.cli.shapes import parse_shapes
+from fleet.cli.stored import existing_library
+from fleet.domain.scope import ScopeFilter
+from fleet.domain.tvm_versions import tvm_version
+from fleet.errors import InvalidRequest
+from fleet.export.targets import target_of
+
+
+def coverage(
+    model: options.ModelArgument,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SELECTOR",
+            autocompletion=completion_values.selectors,
+            help="Take target and device model from this device of the fleet: 'model=pi4', 'name=pi4-03'.",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET",
+            autocompletion=completion_values.boards,
+            help="A board ('fleet targets') or TVM target as JSON. Default: this machine.",
+        ),
+    ] = None,
+    device_model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Only records of this device model, whatever its exact target.")
+    ] = None,
+    shape: options.ShapeOption = None,
+    batch_size: options.BatchSizeOption = None,
+    tracker: options.TrackerOption = None,
+    connect_timeout: options.ConnectTimeoutOption = 10.0,
+    library: options.LibraryOption = None,
+    json_output: options.JsonOption = False,
+) -> None:
+    """Show for each operator of a model what the library knows about it.
+
+    A checked record of the very program is the best case. Without one, the static schedule is enough if trials hardly
+    improved on those of its kind. A neighbour is a record of the same operators with other shapes: a search tries it
+    first. Nothing is measured.
+
+    Example: fleet library coverage model.onnx --on model=pi4
+    """
+    from fleet.cli.coverage_view import coverage_data, print_coverage
+    from fleet.cli.model_workloads import workloads_of_model
+    from fleet.optimizer.library_coverage import cover
+
+    if on is not None and (target or device_model):
+        raise InvalidRequest("--on takes target and device model from a device; leave --target and --device-model out")
+    if on is None:
+        parsed = target_of(target or "host")
+        within = ScopeFilter(
+            target_json=None if device_model else parsed.json, device_model=device_model, tvm_version=tvm_version()
+        )
+    else:
+        parsed, within = _of_device(on, tracker, connect_timeout)
+    with existing_library(library) as opened, working(f"lowering {model.name}"):
+        workloads = workloads_of_model(model, parsed, shapes=parse_shapes(shape or ()), batch_size=batch_size)
+        found = cover(opened, workloads, parsed, within)
+    if json_output:
+        options.print_json(coverage_data(found, parsed, within))
+    else:
+        print_coverage(found)
+
+
+def _of_device(on: str, tracker: str | None, connect_timeout_sec: float) -> tuple[Target, ScopeFilter]:
+    devices = options.query_tracker(tracker, connect_timeout_sec, lambda client: client.snapshot()).devices
+    inventory = one_kind(on, devices)
+    return parse_target(inventory.target_json), ScopeFilter(
+        target_json=inventory.target_json, device_model=inventory.device_model, tvm_version=inventory.tvm_version
+    )
