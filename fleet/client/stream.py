@@ -55,6 +55,10 @@ _LONGEST_PAUSE_SEC = 2.0
 _DOUBT_SEC = 3.0
 """Time without any message after a request, a renewal or a release: the fleet's other tracker may have taken over."""
 
+_QUIET_SEC = 3.0
+"""Time without any message after which a waiting request is repeated if the fleet has another tracker: a frozen one
+keeps its connections.
+"""
 _LONGEST_DOUBT_SEC = 5.0
 _LOOK_SEC = 0.5
 _STRAY_GRACE_SEC = 1.0
@@ -121,6 +125,9 @@ class TrackerStream:
         self._await_successor = await_successor or _never
         self._unanswered_sec: float | None = None
         """Time since when no message has followed on one that has an answer, on the loop's clock."""
+        self._heard_sec = 0.0
+        """Time of the last message, on the loop's clock."""
+        self._has_other = False
         self._hello = lease_service_pb2.ClientHello(
             client_id=secrets.token_hex(16), holder=sendable(holder), version=package_version()
         )
@@ -209,6 +216,7 @@ class TrackerStream:
         """Wait until another tracker has taken over from a silent one."""
         while True:
             await asyncio.sleep(_LOOK_SEC)
+            self._probe_if_quiet()
             if self._unanswered_sec is None or _now_sec() - self._unanswered_sec < _DOUBT_SEC:
                 continue
             with contextlib.suppress(TimeoutError):
@@ -216,13 +224,21 @@ class TrackerStream:
                     await self._await_successor()
                     return
 
+    def _probe_if_quiet(self) -> None:
+        """Repeat a waiting request, which is always answered, after a long silence."""
+        waiting = next(iter(self.table.waiting.values()), None)
+        if waiting is None or not self._has_other or self._unanswered_sec is not None:
+            return
+        if _now_sec() - self._heard_sec >= _QUIET_SEC:
+            self.send(Acquire(waiting.request_id, waiting.terms, waiting.continues))
+
     async def _read(self, call: _Call) -> None:
         writer: asyncio.Task[None] | None = None
         try:
             self._unanswered_sec = _now_sec()
             await call.write(lease_service_pb2.OpenLeasesRequest(hello=self._hello))
             while (response := await read_next(call)) is not None:
-                self._unanswered_sec = None
+                self._unanswered_sec, self._heard_sec = None, _now_sec()
                 for event in response.events:
                     if event.WhichOneof("kind") == "welcome":
                         self._welcome(event.welcome)
@@ -261,6 +277,7 @@ class TrackerStream:
             case "booking_changed":
                 self.bookings.changed(booking_from_proto(event.booking_changed.booking))
             case "other_tracker":
+                self._has_other = True
                 self._on_other(event.other_tracker.address, event.other_tracker.term)
             case "lease_ended":
                 ended = event.lease_ended

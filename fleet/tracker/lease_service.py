@@ -34,7 +34,6 @@ from fleet.tracker.messages import (
     lease_of,
     owned_id,
     pending_of,
-    queued_event,
     refusal,
     request_to_proto,
 )
@@ -135,9 +134,7 @@ class LeaseServicer(Observer):
                 outbox.put(booking_event(booking, self._queries))
             return
         if isinstance(effect, ev.Queued):
-            standing = self._queries.standing(effect.request)
-            self._updates.note_queued(effect.client_id, effect.request, standing)
-            outbox.put(queued_event(effect.request, standing))
+            self._updates.tell_queued(effect.client_id, effect.request, outbox)
             return
         outbox.put(effect_to_proto(effect, self._queries, self._signer))
 

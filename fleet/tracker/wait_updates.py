@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from fleet.domain.waits import Forecast
 from fleet.tracker.core.queries import Queries
 from fleet.tracker.core.records import RequestEntry
-from fleet.tracker.core.standing import Standing
 from fleet.tracker.messages import ClientOutbox, queued_event
 from fleet.tracker.pace import Pace, portions
 
@@ -38,11 +37,13 @@ class WaitUpdates:
         self._told: dict[str, dict[str, tuple[object, ...]]] = {}
         """Position and reason last told, by client and request."""
 
-    def note_queued(self, client_id: str, request: RequestEntry, standing: Standing) -> None:
-        """Record that a client has been sent its new request, without a forecast."""
+    def tell_queued(self, client_id: str, request: RequestEntry, outbox: ClientOutbox) -> None:
+        """Send a client the standing of its new or repeated request, and record it."""
+        standing, forecast = self._queries.standing(request), self._forecast_of(request)
         told = self._told.setdefault(client_id, {})
-        if len(told) < _MOST_REQUESTS:
-            told[request.request_id] = *standing.gist, None
+        if len(told) < _MOST_REQUESTS or request.request_id in told:
+            told[request.request_id] = *standing.gist, _coarse(forecast)
+        outbox.put(queued_event(request, standing, forecast))
 
     def forget(self, client_id: str) -> None:
         """Forget a client that has left."""

@@ -394,15 +394,24 @@ async def test_users_are_no_witnesses_of_a_trackers_silence(tmp_path: Path) -> N
         assert [standby._witnesses.count(keys, 9.0, now_sec) for keys in said] == [0, 1]  # noqa: SLF001
 
 
+@pytest.mark.parametrize("is_queued", [False, True])
 async def test_a_client_leaves_a_silent_tracker_for_its_successor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_queued: bool
 ) -> None:
-    """Its stream stays open, but a request has no answer."""
+    """Its stream stays open, but a request has no answer. A client that only waits repeats its request."""
     monkeypatch.setattr(stream_module, "_DOUBT_SEC", 0.1)
+    monkeypatch.setattr(stream_module, "_QUIET_SEC", 0.1)
     async with followed(tmp_path) as (served, standby), fleet.aio.connect(served.address) as client:
         await eventually(CredentialStore().path_of(served.address).with_suffix(".other").exists)
-        served.tracker.engine.halt()
-        acquiring = asyncio.create_task(client.acquire_device("name=a"))
+        async with SimulatedAgent(served.address, DEVICES):
+            pass
+        queued = asyncio.Event()
+        if not is_queued:
+            served.tracker.engine.halt()
+        acquiring = asyncio.create_task(client.acquire_device("name=a", on_queued=lambda _: queued.set()))
+        if is_queued:
+            await asyncio.wait_for(queued.wait(), 60)
+            served.tracker.engine.halt()
         await standby._take_over(is_primary_silent=True)  # noqa: SLF001 - the tracker hears nothing of it
         await standby.close()
         async with second_tracker(standby, tmp_path), SimulatedAgent(standby.address, DEVICES):
