@@ -1,4 +1,4 @@
-"""`fleet library best|coverage|export|import|snapshots|prune|migrate`: results of past tuning runs, and the model
+"""`fleet library best|coverage|stale|export|import|snapshots|prune|migrate`: records of past tuning runs, and the model
 learnt from them."""
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from typing import Annotated
 import typer
 
 from cross.targets.boards import load_boards
+from fleet.base.quantities import parse_duration
 from fleet.cli import completion_values, options
 from fleet.cli.activity import working
+from fleet.cli.freshness_view import freshness_data, print_freshness
 from fleet.cli.library_coverage import coverage
 from fleet.cli.library_view import BestRow, best_data, print_best, print_snapshots, snapshot_data
 from fleet.cli.options import LibraryOption
 from fleet.cli.stored import existing_library, naming
 from fleet.cli.tables import WideOption, make_console
+from fleet.domain.freshness import judge
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.domain.tvm_versions import tvm_version as installed_tvm
 from fleet.errors import LibraryError, NotFound
@@ -33,6 +36,9 @@ app.command()(coverage)
 
 _ALL, _UNKNOWN = "all", "unknown"
 """Values of --tvm-version: every version, and records that do not name theirs."""
+
+_DAY_SEC = 86400.0
+_CENTURY_SEC = 36500 * _DAY_SEC
 
 
 @app.callback()
@@ -49,6 +55,14 @@ def _target_of_board(text: str | None) -> str | None:
     """
     boards = load_boards()
     return boards[text].target_json if text is not None and text in boards else text
+
+
+def _age(text: str | float) -> float:
+    """Parse an age in seconds, at most a century. Invalid text is a usage error."""
+    sec = parse_duration(str(text))
+    if sec is None or sec > _CENTURY_SEC:
+        raise typer.BadParameter(f"{text!r} is not an age of at most 36500d; write it like 12h or 180d")
+    return sec
 
 
 TargetOption = Annotated[
@@ -170,6 +184,46 @@ def import_(
         return
     known = f", {done.known_records} of them known" if done.known_records else ""
     options.stderr().print(f"Imported {done.records} records of {done.workloads} workloads{known}.")
+
+
+@app.command()
+def stale(
+    max_age: Annotated[
+        float,
+        typer.Option(
+            "--max-age",
+            parser=_age,
+            metavar="TIME",
+            help="Age above which records are stale: 12h, 90d. Default: 180d.",
+            show_default=False,
+        ),
+    ] = 180 * _DAY_SEC,
+    target: TargetOption = None,
+    device_model: DeviceModelOption = None,
+    tvm_version: VersionOption = None,
+    library: LibraryOption = None,
+    json_output: options.JsonOption = False,
+) -> None:
+    """Count the records to measure again, by reason, and the device time that this would take.
+
+    Judged are the best three schedules of each workload: measured on software or settings that no device of their model
+    has any more, too long ago, or only while something disturbed the device. Needs no device.
+
+    Example: fleet library stale --max-age 90d
+    """
+    within = ScopeFilter(target_json=target, device_model=device_model)
+    with existing_library(library) as opened:
+        known = opened.scopes()
+        scopes = _of_version(opened.scopes(within=within), tvm_version)
+        if not scopes:
+            raise NotFound(_nothing_of("*", within, known, opened.url))
+        times = [time for scope in scopes for time in opened.kept_times(scope)]
+        now, oldest = datetime.now(UTC), timedelta(seconds=max_age)
+        found = judge(times, opened.environments(), now=now, max_age=oldest)
+    if json_output:
+        options.print_json(freshness_data(found, max_age))
+        return
+    print_freshness(found, make_console(is_wide=False))
 
 
 @app.command()

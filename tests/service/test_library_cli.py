@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -372,3 +373,64 @@ def test_a_library_is_brought_to_another_version_by_hand(path: str) -> None:
     assert again == (0, "", "The library has version 3 already.\n")
     assert unknown[0] == 2
     assert "there is no version 77" in unknown[2]
+
+
+def test_stale_counts_records_by_reason(path: str) -> None:
+    """Two schedules on a board that has another kernel since, one of them old; one by another board, in doubt."""
+    with Library.open(path) as library:
+        library.add_workload(StoredWorkload(shash="2", name="fused_dense", mod_json="{}"))
+        job = library.start_job(title="m", model_digest="m")
+        library.add_job_workloads(job.name, {"2": 3.0})
+        given = {"workload": "2", "scope": PI4, "device_name": "devices/a", "provenance": {"device_sec": 90.0}}
+        old = {"environment": {"kernel": "6.1"}, "created_at": datetime.now(UTC) - timedelta(days=100)}
+        new = {"environment": {"kernel": "6.6"}, "provenance": {"disturbances": ["hot"]}, "device_name": "devices/b"}
+        library.add_records(
+            [
+                Record(**given, trace_json="[[1],[]]", run_secs=(1e-3,), **old),  # type: ignore[arg-type]
+                Record(**(given | {"environment": {"kernel": "6.1"}}), trace_json="[[2],[]]", run_secs=(2e-3,)),  # type: ignore[arg-type]
+                Record(**(given | {"environment": {"kernel": "6.6"}}), trace_json="[[3],[]]", run_secs=(9e-3,)),  # type: ignore[arg-type]
+                Record(**(given | new), trace_json="[[4],[]]", run_secs=(3e-3,)),  # type: ignore[arg-type]
+            ]
+        )
+
+    code, out, error = fleet("stale", "--max-age", "90d", "--device-model", "pi4", "--library", path)
+    found = json.loads(fleet("stale", "--max-age", "90d", "--device-model", "pi4", "--json", "--library", path)[1])
+
+    assert (code, error) == (0, "")
+    assert found["reasons"] == {
+        "environment": {
+            "records": 2,
+            "models_time_share": pytest.approx(3e-3 / 5e-3),
+            "device_sec": 180.0,
+            "without_device_sec": 0,
+        },
+        "age": {
+            "records": 1,
+            "models_time_share": pytest.approx(3e-3 / 5e-3),
+            "device_sec": 90.0,
+            "without_device_sec": 0,
+        },
+        "doubt": {"records": 1, "models_time_share": 0.0, "device_sec": 0.0, "without_device_sec": 1},
+    }
+    assert (found["stale"]["records"], found["all"]["records"], found["unknown_environments"]) == (3, 5, 2)
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()[1:5]}
+    assert rows["environment"] == ["2", "60.0%", "3", "min"]
+    assert rows["any"] == ["of", "them", "3", "60.0%", "3", "min"]
+    assert "environment not known: 2 records" in out
+
+
+@pytest.mark.parametrize("age", ["soon", "-1d", "36501d"])
+def test_an_age_that_is_none_is_refused(path: str, age: str) -> None:
+    """A usage error says how to write it."""
+    code, _, error = fleet("stale", f"--max-age={age}", "--library", path)
+
+    assert code == 2
+    assert "write it like 12h or 180d" in error
+
+
+def test_stale_without_records_says_which_exist(path: str) -> None:
+    """It exits with 1, as the other commands do that found nothing."""
+    code, _, error = fleet("stale", "--device-model", "pi6", "--library", path)
+
+    assert code == 1
+    assert "there are some of pi4, pi5" in error

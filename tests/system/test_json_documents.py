@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import platform
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from queue import Queue
 from typing import Any, get_type_hints
@@ -87,6 +90,7 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("workloads mutate", f"{package}.yaml", str(folder / "rules.yaml"), "-o", f"{package}.more.yaml")
     run("library best", *library)
     run("library coverage", str(two_products), "--on", "cpu", *at, *library)
+    run("library stale", *library)
     run("jobs list", *library)
     run("jobs show", tuned["job"], *library)
     run("jobs why", tuned["job"], *library)
@@ -201,6 +205,19 @@ def test_every_command_with_data_is_in_the_reference() -> None:
 def test_the_owners_facts_are_in_the_provenance(documents: dict[str, dict[str, Any]]) -> None:
     """The provenance has the facts as written in agent.yaml."""
     assert documents["time"]["provenance"]["facts"] == {"rack": {"unit": 3}}
+
+
+def test_every_measured_record_has_an_environment(documents: dict[str, dict[str, Any]], folder: Path) -> None:
+    """Records of a moment ago are fresh: the board still has the software that it measured with."""
+    with closing(sqlite3.connect(folder / "library.sqlite")) as database:
+        environments = [json.loads(facts) for (facts,) in database.execute("SELECT facts FROM environments")]
+    found = documents["library stale"]
+
+    assert found["all"]["records"] > 0
+    assert found["all"]["device_sec"] > 0
+    assert found["unknown_environments"] == 0
+    assert [found["reasons"][reason]["records"] for reason in ("environment", "age")] == [0, 0]
+    assert {(one["kernel"], one["owner"]["rack"]["unit"]) for one in environments} == {(platform.release(), 3)}
 
 
 def _with_json(name: str, command: Any) -> Iterator[str]:

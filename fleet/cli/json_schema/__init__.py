@@ -58,6 +58,7 @@ BY_COMMAND: dict[str, type] = {
     "library migrate": library.Migrated,
     "library prune": library.Pruned,
     "library snapshots": library.Snapshots,
+    "library stale": library.Stale,
     "login": fleets.Joined,
     "optimizer list": jobs.Optimizers,
     "poison forget": fleets.Poison,

@@ -61,6 +61,23 @@ class LibraryCoverage(TypedDict):
     operators: list[OperatorCoverage]
 
 
+class StalePart(TypedDict):
+    records: int
+    models_time_share: float | None
+    device_sec: float
+    without_device_sec: int
+
+
+class Stale(TypedDict):
+    """`fleet library stale`"""
+
+    max_age_sec: float
+    all: StalePart
+    stale: StalePart
+    reasons: dict[str, StalePart]
+    unknown_environments: int
+
+
 class Snapshot(TypedDict):
     digest: str
     made_at: Moment

@@ -1,0 +1,57 @@
+"""Output of `fleet library stale`: a table for people, data for scripts."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from fleet.base.quantities import count_text, elapsed_text
+from fleet.cli.tables import line, make_table
+from fleet.domain.freshness import Freshness, Part
+
+
+def freshness_data(found: Freshness, max_age_sec: float) -> dict[str, object]:
+    """Return the freshness of a library."""
+    return {
+        "max_age_sec": max_age_sec,
+        "all": _part_data(found.all, found),
+        "stale": _part_data(found.stale, found),
+        "reasons": {reason.value: _part_data(part, found) for reason, part in found.by_reason.items()},
+        "unknown_environments": found.unknown_environments,
+    }
+
+
+def print_freshness(found: Freshness, console: Console) -> None:
+    """Print a row for each reason, one for the stale records and one for all."""
+    table = make_table("reason", "records", "models' time", "refresh", left=frozenset({"reason"}))
+    rows = [(reason.value, part) for reason, part in found.by_reason.items()]
+    for name, part in (*rows, ("any of them", found.stale), ("all records", found.all)):
+        share = _share(part, found)
+        table.add_row(
+            line(name), str(part.records), "-" if share is None else f"{share:.1%}", elapsed_text(part.device_sec)
+        )
+    console.print(table)
+    for note in _notes(found):
+        console.print(note, style="dim")
+
+
+def _notes(found: Freshness) -> list[str]:
+    notes = ["refresh: device time to measure them again; changed programs and changed code are not judged"]
+    if found.unknown_environments:
+        notes.append(f"environment not known: {count_text(found.unknown_environments, 'record')}")
+    if found.stale.without_device_sec:
+        notes.append(f"device time not known: {count_text(found.stale.without_device_sec, 'stale record')}")
+    return notes
+
+
+def _part_data(part: Part, found: Freshness) -> dict[str, object]:
+    return {
+        "records": part.records,
+        "models_time_share": _share(part, found),
+        "device_sec": round(part.device_sec, 6),
+        "without_device_sec": part.without_device_sec,
+    }
+
+
+def _share(part: Part, found: Freshness) -> float | None:
+    """Return the share of all models' time; None if no model is known."""
+    return part.models_sec / found.all.models_sec if found.all.models_sec else None
