@@ -24,6 +24,7 @@ import psutil
 import yaml
 
 from fleet.base.scratch import remove_abandoned
+from fleet.domain.health import HealthState
 from fleet.library import Library, Record, RecordKind
 from fleet.testing import eventually
 from tests.chaos import disks
@@ -225,10 +226,12 @@ class Site:
             self.log.write(What.FAULT, number=fault.number, text=str(fault))
             repairs, asked_sec = self._repairs, time.monotonic()
             if await self._judge("drain", device) is not None and device not in self._unsure:
-                shown = await self._ask("devices", "show", device, "--json")
-                if shown is not None and repairs == self._repairs:
-                    epoch = int(json.loads(shown).get("epoch", 0))
+                answer = await self._ask("devices", "show", device, "--json")
+                shown = json.loads(answer) if answer is not None else {}
+                # Another tracker may answer than the one that drained it.
+                if (shown.get("health_mark") or {}).get("state") == HealthState.DRAINING and repairs == self._repairs:
                     # A takeover since it was asked may have lost it.
+                    epoch = int(shown.get("epoch", 0))
                     self.log.write(What.DRAINED, device=f"devices/{device}", epoch=epoch, at_sec=asked_sec)
             await asyncio.sleep(fault.for_sec)
             self.log.write(What.RESUMING, device=f"devices/{device}")
