@@ -120,7 +120,7 @@ async def _grant(options: TrackerOptions, clock: Clock | None, stop: asyncio.Eve
         _say(options, tracker.address, "tracker")
         await _first(stop.wait(), tracker.superseded.wait())
         if tracker.superseded.is_set():
-            tracker.step_down()
+            await _first(stop.wait(), tracker.step_down())
         return _at(options, tracker.address)
 
 

@@ -21,7 +21,7 @@ from fleet.base.clock import Clock, SystemClock
 from fleet.base.metrics import check_metrics, serving_metrics
 from fleet.base.network import address_of, refuse_network, refuse_plain_network
 from fleet.domain.tokens import TokenSigner, load_or_make_key, new_nonce
-from fleet.errors import ConfigError, FleetError
+from fleet.errors import ConfigError, DiskFull, FleetError
 from fleet.identity.credentials import PlainSecret
 from fleet.identity.store import CredentialStore
 from fleet.tracker.agent_service import AgentServicer
@@ -67,6 +67,8 @@ from fleet.wire.peers import Guard, server_security
 logger = logging.getLogger(__name__)
 
 _STOP_GRACE_SEC = 0.5
+_FULL_DISK_SEC = 1.0
+"""Pause between attempts to write to a full disk."""
 _COPY_SEC = 300.0
 """Interval of the journal's copies: the loss by a damaged one."""
 _LEARNED_LEASES = 20_000
@@ -133,9 +135,20 @@ class Tracker:
         """Set once another tracker of the fleet has taken over."""
         return self.replica_servicer.superseded
 
-    def step_down(self) -> None:
-        """Have the next start on this state directory follow the tracker that has taken over."""
-        write_standing(self.options.directory, replace(self.replica_servicer.standing, duty=Duty.FOLLOWS))
+    async def step_down(self) -> None:
+        """Have the next start on this state directory follow the tracker that has taken over.
+
+        While the disk is full, try again each second: nothing is granted here any more.
+        """
+        standing = replace(self.replica_servicer.standing, duty=Duty.FOLLOWS)
+        while True:
+            try:
+                write_standing(self.options.directory, standing)
+            except DiskFull as error:
+                logger.error("the takeover by another tracker cannot be stored yet", extra={"error": str(error)})
+                await asyncio.sleep(_FULL_DISK_SEC)
+            else:
+                return
 
     async def close(self) -> None:
         """Stop listening and write everything. Idempotent; leases and requests stay in the journal."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import sqlite3
 import threading
 import time
@@ -240,10 +241,27 @@ async def test_a_superseded_tracker_grants_nothing(tmp_path: Path) -> None:
         holder.acquire("second", "name=b")
         await asyncio.sleep(0.05)
         assert "second" not in holder.granted
-        served.tracker.step_down()
+        await served.tracker.step_down()
     assert read_standing(tmp_path).duty is Duty.FOLLOWS
     with pytest.raises(ConfigError, match="standby of the tracker"):
         await Tracker(TrackerOptions(port=0, state_dir=tmp_path, is_discoverable=False)).open()
+
+
+async def test_a_superseded_tracker_waits_for_room_on_its_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It goes on, grants nothing, and stores the takeover as soon as it can."""
+    async with serve_tracker(state_dir=tmp_path) as served:
+        await attach_with(served, make_proof(load_or_make_key(tmp_path / "tracker.key"), 9))
+        (tmp_path / "standing.json").mkdir()
+        (tmp_path / "standing.json" / "file").touch()
+        stepping = asyncio.create_task(served.tracker.step_down())
+        await eventually(lambda: "cannot be stored yet" in caplog.text)
+        assert not stepping.done()
+
+        shutil.rmtree(tmp_path / "standing.json")
+        await asyncio.wait_for(stepping, 60)
+    assert read_standing(tmp_path).duty is Duty.FOLLOWS
 
 
 async def attach_with(served: ServedTracker, term_proof: bytes) -> None:
