@@ -14,8 +14,9 @@ from fleet.cli.shapes import parse_shapes
 from fleet.cli.stored import existing_library
 from fleet.domain.scope import ScopeFilter
 from fleet.domain.tvm_versions import tvm_version
-from fleet.errors import InvalidRequest
+from fleet.errors import InvalidRequest, NotFound
 from fleet.export.targets import target_of
+from fleet.library import Library
 
 
 def coverage(
@@ -68,12 +69,22 @@ def coverage(
     else:
         parsed, within = _of_device(on, tracker, connect_timeout)
     with existing_library(library) as opened, working(f"lowering {model.name}"):
+        if device_model is not None:
+            _check_known(opened, device_model)
         workloads = workloads_of_model(model, parsed, shapes=parse_shapes(shape or ()), batch_size=batch_size)
         found = cover(opened, workloads, parsed, within)
     if json_output:
         options.print_json(coverage_data(found, parsed, within))
     else:
         print_coverage(found)
+
+
+def _check_known(library: Library, device_model: str) -> None:
+    """Raise NotFound if the library has no record of a device model, which is probably misspelt."""
+    known = sorted({scope.device_model for scope in library.scopes() if scope.device_model})
+    if device_model not in known:
+        instead = f"; there are some of {', '.join(known)}" if known else ""
+        raise NotFound(f"there are no records of the device model {device_model!r}{instead}")
 
 
 def _of_device(on: str, tracker: str | None, connect_timeout_sec: float) -> tuple[Target, ScopeFilter]:

@@ -21,7 +21,7 @@ def workloads_of_model(
     """Read a model in a confined worker, and return its workloads, the costliest first.
 
     Raises:
-        ImportFailed: there is no such model, or TVM cannot import or lower it.
+        ImportFailed: the file is missing, or TVM cannot import or lower it.
         InvalidRequest: a shape does not fit it.
     """
     check_exists(path)

@@ -62,13 +62,13 @@ def is_model(source: Path | str) -> bool:
 
 
 def check_exists(source: Path, *, takes_programs: bool = False) -> None:
-    """Refuse files that are not models, before anything is started for them.
+    """Refuse files that are not models, before any process is started.
 
     Args:
         takes_programs: accept a file with one program or with workloads.
 
     Raises:
-        ImportFailed: there is no such file, or its name is of no known type.
+        ImportFailed: the file is missing, or its type is unknown.
     """
     importer = importer_of(source)
     if importer is None:

@@ -228,7 +228,7 @@ class Site:
             if await self._judge("drain", device) is not None and device not in self._unsure:
                 answer = await self._ask("devices", "show", device, "--json")
                 shown = json.loads(answer) if answer is not None else {}
-                # Another tracker may answer than the one that drained it.
+                # After a takeover, the drain and this question may reach different trackers.
                 if (shown.get("health_mark") or {}).get("state") == HealthState.DRAINING and repairs == self._repairs:
                     # A takeover since it was asked may have lost it.
                     epoch = int(shown.get("epoch", 0))

@@ -129,6 +129,14 @@ def test_best_is_of_one_tvm(path: str) -> None:
     assert f"no records were made with TVM 0.2; there are some of 0.1, {PI4.tvm_version}" in err
 
 
+def test_coverage_refuses_a_device_model_without_records(path: str) -> None:
+    """The name is probably misspelt: the known ones follow, before the model is read."""
+    code, _, err = fleet("coverage", "nowhere.onnx", "--device-model", "pi6", "--library", path)
+
+    assert code == 1
+    assert "no records of the device model 'pi6'; there are some of pi4, pi5" in " ".join(err.split())
+
+
 def test_an_export_is_of_one_tvm(path: str, tmp_path: Path) -> None:
     """MetaSchedule would otherwise mix the times of both."""
     with Library.open(path) as library:

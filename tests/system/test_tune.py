@@ -318,7 +318,7 @@ def test_only_the_named_workloads_are_tuned(model: Path, lasting_fleet: Fleet, t
 
 
 def test_the_workloads_of_a_file_are_tuned_alone(lasting_fleet: Fleet, tmp_path: Path) -> None:
-    """Each program counts its calls, and a message names one that TVM refuses. No whole model is compared."""
+    """Programs are weighted by their calls, a message names the one that TVM refuses, and no model is compared."""
     misfit = Fragment(
         inputs=(Tensor(shape=(3, 4), dtype="float32"),),
         weights=(Tensor(shape=(5, 4), dtype="float32"),),

@@ -44,7 +44,7 @@ TIMES = st.lists(
     ],
 )
 def test_each_reason_holds_by_itself(change: dict[str, object], reasons: set[StaleReason]) -> None:
-    """No reason hides another. An unknown environment is no reason."""
+    """All reasons are reported together. Records with an unknown environment stay fresh."""
     found = stale_reasons(replace(FRESH, **change), {"now", "later"}, now=NOW, max_age=HALF_YEAR)  # type: ignore[arg-type]
 
     assert found == reasons

@@ -92,7 +92,7 @@ class Importer:
     """Returns the model for each set of shapes, with a batch size and a seed of random weights: see `load_model`."""
 
     refusal: str = ""
-    """Reason why it is no model, for commands that take only models; empty: it is one."""
+    """Error message of commands that accept models only; empty if the file is a model."""
 
     check: Callable[[Path], None] = check_file
     """Raises ImportFailed for a name of nothing, quickly and without a package of the format."""

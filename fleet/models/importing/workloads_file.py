@@ -23,11 +23,11 @@ _REFUSAL = "is a file of workloads, not a model: fleet tune and fleet jobs submi
 def read_workloads(
     path: Path, wanted: Sequence[Shapes], batch_size: int | None, random_weights_seed: int | None
 ) -> list[Model]:
-    """Read a file of workloads. Its entries are checked when they are lowered.
+    """Read a file of workloads. Lowering checks its entries.
 
     Raises:
-        ImportFailed: there is no such file, or it is no plain YAML mapping.
-        InvalidRequest: a shape or random weights are asked for; workloads have their shapes, and no weights.
+        ImportFailed: the file is missing, or not a mapping in plain YAML.
+        InvalidRequest: shapes or random weights are requested; workloads have fixed shapes and no weights.
     """
     check_unchanged(path, wanted, batch_size, random_weights_seed)
     try:
