@@ -217,7 +217,7 @@ def stale(
         scopes = _of_version(opened.scopes(within=within), tvm_version)
         if not scopes:
             raise NotFound(_nothing_of("*", within, known, opened.url))
-        times = [time for scope in scopes for time in opened.kept_times(scope)]
+        times = opened.kept_times(scopes)
         now, oldest = datetime.now(UTC), timedelta(seconds=max_age)
         found = judge(times, opened.environments(), now=now, max_age=oldest)
     if json_output:

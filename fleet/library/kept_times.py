@@ -1,8 +1,8 @@
-"""Reads the times of a scope's best schedules, and the facts that decide on their freshness."""
+"""Reads the times of the best schedules, and the facts that decide on their freshness."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -19,13 +19,21 @@ BEST = 3
 """Schedules of a workload that are worth measuring again: a change of the environment may change their order."""
 
 
-def read(connection: sa.Connection, scope: RecordScope) -> list[KeptTime]:
-    """Return the best times of each workload: checked ones, or any if none was checked."""
+def read(connection: sa.Connection, scopes: Sequence[RecordScope]) -> list[KeptTime]:
+    """Return the best times of each workload in each scope: checked ones, or any if none was checked."""
+    calls = _calls(connection)
+    return [
+        _time_of(row, scope.device_model, calls.get(row["workload_id"], 0.0))
+        for scope in scopes
+        for row in _best(connection, scope)
+    ]
+
+
+def _best(connection: sa.Connection, scope: RecordScope) -> list[Row]:
     checked = _rows(connection, scope, checked_only=True)
     has_checked = {row["workload_id"] for row in checked}
     unchecked = [row for row in _rows(connection, scope, checked_only=False) if row["workload_id"] not in has_checked]
-    calls = _calls(connection)
-    return [_time_of(row, scope.device_model, calls.get(row["workload_id"], 0.0)) for row in (*checked, *unchecked)]
+    return [*checked, *unchecked]
 
 
 def _rows(connection: sa.Connection, scope: RecordScope, *, checked_only: bool) -> list[Row]:

@@ -316,10 +316,10 @@ class Library:
         with engines.reading(self._engine) as connection:
             return records.scopes(connection, Selection(workloads=wanted, within=within))
 
-    def kept_times(self, scope: RecordScope) -> list[KeptTime]:
-        """Return the times of the best three schedules of each workload in a scope, see `fleet.domain.freshness`."""
+    def kept_times(self, scopes: Sequence[RecordScope]) -> list[KeptTime]:
+        """Return the times of the best three schedules of each workload by scope, see `fleet.domain.freshness`."""
         with engines.reading(self._engine) as connection:
-            return kept_times.read(connection, scope)
+            return kept_times.read(connection, scopes)
 
     def environments(self) -> dict[str, frozenset[str]]:
         """Return the digests of the environments in which each device model's devices measured last."""

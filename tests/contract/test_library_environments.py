@@ -30,7 +30,7 @@ def test_a_device_has_the_environment_of_its_newest_record(library: Library) -> 
         "pi4": {environment_digest(NEW)},
         "pi5": {environment_digest(OLD)},
     }
-    of_records = [time.environment for time in library.kept_times(SCOPE)]
+    of_records = [time.environment for time in library.kept_times([SCOPE])]
     assert of_records == [environment_digest(OLD), environment_digest(OLD), ""]
 
 
@@ -39,7 +39,7 @@ def test_a_repeated_store_leaves_the_first_environment(library: Library) -> None
     library.add_records([record(1, uid="1", environment=OLD)])
     library.add_records([record(1, uid="1", environment=NEW)])
 
-    assert [time.environment for time in library.kept_times(SCOPE)] == [environment_digest(OLD)]
+    assert [time.environment for time in library.kept_times([SCOPE])] == [environment_digest(OLD)]
 
 
 def test_two_jobs_store_one_new_environment_at_once(library: Library) -> None:
@@ -69,7 +69,7 @@ def test_the_best_three_checked_schedules_are_judged(library: Library) -> None:
         ]
     )
 
-    times = library.kept_times(SCOPE)
+    times = library.kept_times([SCOPE])
 
     assert [time.models_sec for time in times] == pytest.approx([0.0, 0.0, 12e-3, 0.0])
     assert [time.is_disturbed for time in times] == [False, False, False, True]
@@ -81,11 +81,11 @@ def test_the_best_three_checked_schedules_are_judged(library: Library) -> None:
 def test_a_candidate_is_in_doubt_until_a_calm_time(library: Library) -> None:
     """A calm measurement takes the doubt away, whichever came first."""
     library.add_records([record(1, provenance=DISTURBED), record(2), record(2, provenance=DISTURBED)])
-    assert sorted(time.is_disturbed for time in library.kept_times(SCOPE)) == [False, True]
+    assert sorted(time.is_disturbed for time in library.kept_times([SCOPE])) == [False, True]
 
     library.add_record(record(1))
 
-    assert [time.is_disturbed for time in library.kept_times(SCOPE)] == [False, False]
+    assert [time.is_disturbed for time in library.kept_times([SCOPE])] == [False, False]
 
 
 def test_records_from_before_have_no_environment(url: str) -> None:
@@ -97,5 +97,5 @@ def test_records_from_before_have_no_environment(url: str) -> None:
         migrate(connection, 8, 7)
 
     with Library.open(url) as library:
-        assert [time.environment for time in library.kept_times(SCOPE)] == [""]
+        assert [time.environment for time in library.kept_times([SCOPE])] == [""]
         assert library.environments() == {}

@@ -92,7 +92,7 @@ async def test_a_result_has_the_environment_of_its_measurement(library: Library,
 
     [record] = library.records("w")
     [scope] = library.scopes()
-    [time] = library.kept_times(scope)
+    [time] = library.kept_times([scope])
     assert (record.provenance["epoch"], "environment" in record.provenance) == (3, False)
     assert time.environment == environment_digest({"kernel": "6.1"})
 
