@@ -50,7 +50,7 @@ test:  ## the whole suite; installs the Debian packages that it needs, or says h
 	$(MAKE) --no-print-directory venv
 	$(BIN)/python -m tests.emulated.sysroot
 	$(PARALLEL) -m 'not measures' --reruns 1 -r fER
-	$(BIN)/python -m pytest -m measures $$(grep -rl --include='test_*.py' mark.measures tests)
+	$(BIN)/python -m pytest -m measures --reruns 1 -r fER $$(grep -rl --include='test_*.py' mark.measures tests)
 	$(BIN)/python scripts/package_check.py
 	$(BIN)/python scripts/python_tiers.py torch
 	$(BIN)/python scripts/python_tiers.py pythons

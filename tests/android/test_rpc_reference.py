@@ -36,6 +36,7 @@ while True:
 
 CHANGED_SERVER = r"""
 #include <tvm/ffi/function.h>
+#include <time.h>
 #include <unistd.h>
 using tvm::ffi::Function;
 constexpr const char* kWork = "tvm.contrib.random.random_fill";
@@ -44,6 +45,19 @@ __attribute__((constructor)) static void change() {
 }
 """
 WITHOUT_IT = "Function::RemoveGlobal(kWork)"
+STEADY = """
+  Function::SetGlobal(kWork, Function::FromPacked([](tvm::ffi::PackedArgs, tvm::ffi::Any*) {
+    auto now_ns = [] {
+      timespec now;
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+      return now.tv_sec * 1000000000LL + now.tv_nsec;
+    };
+    auto end_ns = now_ns() + 200000;
+    while (now_ns() < end_ns);
+  }), true)
+"""
+"""Always takes the same processor time: neither clock nor caches of a shared machine change it, an interruption does."""
+
 DYING_IN_IT = """
   Function::SetGlobal(kWork, Function::FromPacked([](tvm::ffi::PackedArgs, tvm::ffi::Any*) { _exit(3); }), true)
 """
@@ -95,10 +109,13 @@ async def test_a_slow_link_is_not_in_its_times(tmp_path: Path, matmul: bytes) ->
 
 @pytest.mark.measures
 @pytest.mark.timeout(300)
-async def test_a_busy_processor_over_there_disturbs_and_is_over_when_it_is_idle(tmp_path: Path, matmul: bytes) -> None:
+async def test_a_busy_processor_over_there_disturbs_and_is_over_when_it_is_idle(
+    tmp_path: Path, matmul: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reference kernel is the only evidence: such a server has no sensors, and the worker here waits for no
     processor.
     """
+    monkeypatch.setenv("TVM_RPC_PRELOAD", str(build_change(tmp_path, STEADY)))
     with serve_rpc("cpp", tmp_path / "server") as server:
         async with serve_bench(tmp_path / "state", config_of(server.address)) as bench:
             holder = bench.holding(epoch=1, device=DEVICE)
