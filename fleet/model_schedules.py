@@ -16,24 +16,25 @@ from fleet.library import Library, Record, RecordKind
 def schedules(
     library: Library,
     workloads: Sequence[Workload],
-    scope: RecordScope,
+    within: ScopeFilter,
     compared: Mapping[str, str | None] | None = None,
 ) -> dict[str, str]:
     """Return the trace of each workload of a model that has a checked schedule; NO_TRACE if it is faster without one.
 
     Args:
+        within: one scope, or a part of it.
         compared: the same, by structural hash, for workloads that a job has compared already; None for no schedule.
     """
     decided = dict(compared or {})
     others = [workload.shash for workload in workloads if workload.shash not in decided]
-    untuned = {shash: record.median_sec for shash, record in library.baselines(others, scope).items()}
+    untuned = {shash: record.median_sec for shash, record in library.baselines(others, within).items()}
     decided |= {
         shash: best.trace_json if best.median_sec < untuned.get(shash, math.inf) else NO_TRACE
-        for shash, best in fastest(library, others, scope).items()
+        for shash, best in fastest(library, others, within).items()
     }
     found = {shash: trace for shash, trace in decided.items() if trace is not None}
     scheduled = {shash: trace for shash, trace in found.items() if trace != NO_TRACE}
-    return found | {shash: record.trace_json for shash, record in in_model(library, scheduled, scope).items()}
+    return found | {shash: record.trace_json for shash, record in in_model(library, scheduled, within).items()}
 
 
 def fastest(library: Library, workloads: Sequence[str], within: ScopeFilter) -> dict[str, Record]:

@@ -23,8 +23,9 @@ from fleet.cli import options
 from fleet.cli.activity import working
 from fleet.cli.explain_view import loop_nests_line
 from fleet.cli.one_worker import one_worker
+from fleet.cli.record_filters import MaxAgeOption, WhereOption, older_line, record_filter
 from fleet.cli.shapes import parse_shapes
-from fleet.domain.scope import ScopeFilter
+from fleet.domain.scope import ANY_SCOPE, ScopeFilter
 from fleet.domain.tvm_versions import tvm_version
 from fleet.errors import BuildError, ConfigError
 from fleet.export.targets import target_of
@@ -50,7 +51,9 @@ class BuildOrder:
     output: Path
     linker: str | None = None
     library: str | None = None
-    device_model: str | None = None
+    within: ScopeFilter = ANY_SCOPE
+    """Records to choose from, see `ScopeFilter.for_build`."""
+
     is_untuned: bool = False
     is_checked: bool = False
     """Leave out schedules with unchecked output."""
@@ -89,6 +92,8 @@ def build(
     ] = None,
     library: options.LibraryOption = None,
     device_model: options.DeviceModelOption = None,
+    max_age: MaxAgeOption = None,
+    where: WhereOption = None,
     untuned: options.UntunedOption = False,
     checked: Annotated[
         bool,
@@ -112,7 +117,7 @@ def build(
         output=output or Path(f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', _ENDING.sub('', Path(workload).name))}.so"),
         linker=linker,
         library=library,
-        device_model=device_model,
+        within=record_filter(device_model=device_model, max_age=max_age, where=where),
         is_untuned=untuned,
         is_checked=checked,
         shapes=parse_shapes(shape or ()),
@@ -187,7 +192,7 @@ def _built(order: BuildOrder, out_dir: Path, narrate: Narrate) -> BuiltArtifact:
     narrate(f"reading {order.workload}")
     load_intrinsics(order.target)
     workload = _find_workload(order)
-    best = None if order.is_untuned else _best_trace(order, workload)
+    best = None if order.is_untuned else _best_trace(order, workload, warns=True)
     trace = best.trace_json if best else None
     narrate(f"compiling {workload.operator}")
     from fleet.workloads.scheduled_operator import schedule_operator  # imports TVM
@@ -291,35 +296,41 @@ def _traces(order: BuildOrder, workloads: Sequence[Workload]) -> dict[str, _Best
     from fleet.library import Library
 
     with Library.open_to_read(order.library) as library:
-        choice = choose(library, workloads, _within(order))
+        choice = choose(library, workloads, order.within.for_build(order.target.json, tvm_version()))
     _warn(choice.unproven)
+    _warn(older_line(choice.older))
     chosen = choice.traces
     others = {item.shash: _best_trace(order, item) for item in workloads if item.shash not in chosen}
     found = {shash: _Best(trace) for shash, trace in chosen.items()}
     return {**found, **{shash: best for shash, best in others.items() if best is not None}}
 
 
-def _best_trace(order: BuildOrder, workload: Workload) -> _Best | None:
+def _best_trace(order: BuildOrder, workload: Workload, *, warns: bool = False) -> _Best | None:
     """Return the fastest schedule for the target, or NO_TRACE if the unscheduled program is the fastest.
 
     Proven schedules come first, then checked ones. Times from different scopes are never compared: the oldest scope
     with a checked schedule is used.
+
+    Args:
+        warns: print the number of records that are too old.
     """
     from fleet.domain.keys import NO_TRACE
     from fleet.library import Library
     from fleet.library.proof_words import line_of
     from fleet.model_schedules import fastest
 
-    within = _within(order)
+    within = order.within.for_build(order.target.json, tvm_version())
     with Library.open_to_read(order.library) as library:
-        scopes = library.scopes([workload.shash], within)
+        scopes = [within.of(scope) for scope in library.scopes([workload.shash], within)]
+        if warns:
+            _warn(older_line(library.count_older([workload.shash], within)))
         checked = next(filter(None, ([*fastest(library, [workload.shash], one).values()] for one in scopes)), [])
         unchecked = next(filter(None, (library.best(workload.shash, one) for one in scopes)), [])
         found = checked if order.is_checked else checked or unchecked
         if not found:
             return None
         best = found[0]
-        baseline = library.baseline(workload.shash, best.scope)
+        baseline = library.baseline(workload.shash, within.of(best.scope))
         if baseline is not None and baseline.median_sec <= best.median_sec:
             return _Best(NO_TRACE)
     _warn(line_of([best]))
@@ -329,15 +340,6 @@ def _best_trace(order: BuildOrder, workload: Workload) -> _Best | None:
 def _warn(text: str) -> None:
     if text:
         options.stderr().print(text, style="yellow", highlight=False)
-
-
-def _within(order: BuildOrder) -> ScopeFilter:
-    """Return the scope of usable records: a trace is valid only for the TVM that wrote it."""
-    return ScopeFilter(
-        target_json=None if order.device_model else order.target.json,
-        device_model=order.device_model,
-        tvm_version=tvm_version(),
-    )
 
 
 def _print_built(built: BuiltArtifact) -> None:

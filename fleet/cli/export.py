@@ -15,6 +15,7 @@ from fleet.cli import options
 from fleet.cli.activity import working
 from fleet.cli.answers_view import answers_line
 from fleet.cli.explain_view import loop_nests_line
+from fleet.cli.record_filters import MaxAgeOption, WhereOption, record_filter
 from fleet.cli.shapes import parse_shapes
 from fleet.cli.tables import facts_table, make_console
 from fleet.dashboard.formatting import engine_name
@@ -34,6 +35,8 @@ def export(
     ] = None,
     library: options.LibraryOption = None,
     device_model: options.DeviceModelOption = None,
+    max_age: MaxAgeOption = None,
+    where: WhereOption = None,
     untuned: options.UntunedOption = False,
     shape: options.ShapeOption = None,
     batch_size: options.BatchSizeOption = None,
@@ -63,7 +66,7 @@ def export(
         target=target_of(target),
         output=output or Path(f"{title_of(model)}.fleet"),
         library=library,
-        device_model=device_model,
+        within=record_filter(device_model=device_model, max_age=max_age, where=where),
         is_untuned=untuned,
         shapes=parse_shapes(shape or ()),
         input_batch_size=batch_size,

@@ -11,14 +11,23 @@ from typing import Annotated
 
 import typer
 
-from cross.targets.boards import load_boards
-from fleet.base.quantities import parse_duration
-from fleet.cli import completion_values, options
+from fleet.cli import options
 from fleet.cli.activity import working
 from fleet.cli.freshness_view import freshness_data, print_freshness
 from fleet.cli.library_coverage import coverage
 from fleet.cli.library_view import BestRow, best_data, print_best, print_snapshots, snapshot_data
 from fleet.cli.options import LibraryOption
+from fleet.cli.record_filters import (
+    DAY_SEC,
+    DeviceModelOption,
+    MaxAgeOption,
+    TargetOption,
+    WhereOption,
+    age,
+    asked_text,
+    older_line,
+    record_filter,
+)
 from fleet.cli.stored import existing_library, naming
 from fleet.cli.tables import WideOption, make_console
 from fleet.domain.freshness import judge
@@ -37,9 +46,6 @@ app.command()(coverage)
 _ALL, _UNKNOWN = "all", "unknown"
 """Values of --tvm-version: every version, and records that do not name theirs."""
 
-_DAY_SEC = 86400.0
-_CENTURY_SEC = 36500 * _DAY_SEC
-
 
 @app.callback()
 def library_group() -> None:
@@ -49,35 +55,6 @@ def library_group() -> None:
     """
 
 
-def _target_of_board(text: str | None) -> str | None:
-    """Return the target of a named board. Other texts are returned unchanged, since imported records have targets
-    of any form.
-    """
-    boards = load_boards()
-    return boards[text].target_json if text is not None and text in boards else text
-
-
-def _age(text: str | float) -> float:
-    """Parse an age in seconds, at most a century. Invalid text is a usage error."""
-    sec = parse_duration(str(text))
-    if sec is None or sec > _CENTURY_SEC:
-        raise typer.BadParameter(f"{text!r} is not an age of at most 36500d; write it like 12h or 180d")
-    return sec
-
-
-TargetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        metavar="TARGET",
-        help="Only records of this TVM target (JSON), or of this board ('fleet targets').",
-        autocompletion=completion_values.boards,
-        callback=_target_of_board,
-    ),
-]
-DeviceModelOption = Annotated[
-    str | None, typer.Option("--device-model", metavar="MODEL", help="Only records of this device model.")
-]
 PatternArgument = Annotated[
     str, typer.Argument(help="Shell pattern of workload names, as shown or as in TVM, or a workload's hash.")
 ]
@@ -97,6 +74,8 @@ def best(
     target: TargetOption = None,
     device_model: DeviceModelOption = None,
     tvm_version: VersionOption = None,
+    max_age: MaxAgeOption = None,
+    where: WhereOption = None,
     top: Annotated[
         int, typer.Option("--top", min=1, max=1_000_000, metavar="K", help="Candidates per workload and device.")
     ] = 1,
@@ -108,14 +87,18 @@ def best(
 
     Example: fleet library best 'conv2d 3x3*' --top 3
     """
-    within = ScopeFilter(target_json=target, device_model=device_model)
+    within = record_filter(target=target, device_model=device_model, max_age=max_age, where=where)
     with existing_library(library) as opened:
         workloads = opened.find_workloads(pattern)
-        known = opened.scopes()
-        scopes = _of_version(opened.scopes([workload.shash for workload in workloads], within), tvm_version)
-        rows = [row for scope in scopes for workload in workloads for row in _best_rows(opened, workload, scope, top)]
-    if not rows:
-        raise NotFound(_nothing_of(pattern, within, known, opened.url))
+        shashes = [workload.shash for workload in workloads]
+        scopes = _of_version(opened.scopes(shashes, within), tvm_version)
+        parts = [(scope, within.of(scope)) for scope in scopes]
+        rows = [row for part in parts for workload in workloads for row in _best_rows(opened, workload, *part, top)]
+        older = older_line(opened.count_older(shashes, within))
+        if not rows:
+            raise NotFound(_nothing_of(pattern, within, opened, older))
+    if older:
+        options.stderr().print(older)
     if json_output:
         options.print_json({"best": [best_data(row) for row in rows]})
         return
@@ -129,6 +112,13 @@ def export_(
     target: TargetOption = None,
     device_model: DeviceModelOption = None,
     tvm_version: VersionOption = None,
+    max_age: MaxAgeOption = None,
+    where: WhereOption = None,
+    best: Annotated[
+        int | None,
+        typer.Option("--best", min=1, metavar="K", help="Only the K fastest of each workload, target and device."),
+    ] = None,
+    checked: Annotated[bool, typer.Option("--checked", help="Only candidates whose output was checked.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files of an earlier export.")] = False,
     library: LibraryOption = None,
     json_output: options.JsonOption = False,
@@ -138,17 +128,22 @@ def export_(
     Each candidate has one line, with the time that counts in 'fleet library best'. MetaSchedule looks records up by
     program only: give --target and --device-model if the library has several.
 
-    Example: fleet library export tuned/ --device-model 'Cortex-A72 x4'
+    Example: fleet library export tuned/ --device-model 'Cortex-A72 x4' --best 3 --checked
     """
-    within = ScopeFilter(target_json=target, device_model=device_model)
+    within = record_filter(target=target, device_model=device_model, max_age=max_age, where=where)
     with working(f"writing records to {directory}"), existing_library(library) as opened:
-        scopes = opened.scopes([workload.shash for workload in opened.find_workloads(pattern)], within)
-        versions = {scope.tvm_version for scope in _of_version(scopes, tvm_version)}
+        shashes = [outline.shash for outline in opened.find_outlines(pattern)]
+        versions = {scope.tvm_version for scope in _of_version(opened.scopes(shashes, within), tvm_version)}
+        older = older_line(opened.count_older(shashes, within))
         if not versions:
-            raise NotFound(_nothing_of(pattern, within, opened.scopes(), opened.url))
+            raise NotFound(_nothing_of(pattern, within, opened, older))
         if len(versions) == 1:
             within = replace(within, tvm_version=versions.pop())
-        done = export_json(opened, directory, pattern=pattern, within=within, overwrite=overwrite)
+        done = export_json(
+            opened, directory, pattern=pattern, within=within, best=best, checked_only=checked, overwrite=overwrite
+        )
+    if older:
+        options.stderr().print(older)
     if json_output:
         options.print_json({"directory": str(directory), "workloads": done.workloads, "records": done.records})
         return
@@ -192,15 +187,16 @@ def stale(
         float,
         typer.Option(
             "--max-age",
-            parser=_age,
+            parser=age,
             metavar="TIME",
             help="Age above which records are stale: 12h, 90d. Default: 180d.",
             show_default=False,
         ),
-    ] = 180 * _DAY_SEC,
+    ] = 180 * DAY_SEC,
     target: TargetOption = None,
     device_model: DeviceModelOption = None,
     tvm_version: VersionOption = None,
+    where: WhereOption = None,
     library: LibraryOption = None,
     json_output: options.JsonOption = False,
 ) -> None:
@@ -211,13 +207,12 @@ def stale(
 
     Example: fleet library stale --max-age 90d
     """
-    within = ScopeFilter(target_json=target, device_model=device_model)
+    within = record_filter(target=target, device_model=device_model, where=where)
     with existing_library(library) as opened:
-        known = opened.scopes()
         scopes = _of_version(opened.scopes(within=within), tvm_version)
         if not scopes:
-            raise NotFound(_nothing_of("*", within, known, opened.url))
-        times = opened.kept_times(scopes)
+            raise NotFound(_nothing_of("*", within, opened))
+        times = opened.kept_times(scopes, within)
         now, oldest = datetime.now(UTC), timedelta(seconds=max_age)
         found = judge(times, opened.environments(), now=now, max_age=oldest)
     if json_output:
@@ -343,32 +338,35 @@ def _of_version(scopes: Sequence[RecordScope], asked: str | None) -> list[Record
     return found
 
 
-def _nothing_of(pattern: str, within: ScopeFilter, known: Sequence[RecordScope], url: str) -> str:
-    """Print that nothing was found, and list the existing alternatives."""
-    asked = {"target": within.target_json, "device model": within.device_model}
-    of = "".join(f", {name} {value!r}" for name, value in asked.items() if value is not None)
-    models = sorted({scope.device_model for scope in known if scope.device_model})
-    shows = f"'fleet library best{naming(url)}' shows them"
-    instead = f"; there are some of {', '.join(models)}: {shows}" if models else ""
-    return f"no records of workloads {pattern!r}{of} in {url}{instead}"
+def _nothing_of(pattern: str, within: ScopeFilter, library: Library, older: str = "") -> str:
+    """Return a message that nothing was found, with the existing alternatives."""
+    models = sorted({scope.device_model for scope in library.scopes() if scope.device_model})
+    shows = f"'fleet library best{naming(library.url)}' shows them"
+    instead = f"there are some of {', '.join(models)}: {shows}" if models else ""
+    facts = library.known_facts() if within.facts else []
+    known = f"facts of the environments: {', '.join(facts)}" if facts else ""
+    text = f"no records of workloads {pattern!r}{asked_text(within)} in {library.url}"
+    return "; ".join(filter(None, [text, older, instead, known]))
 
 
-def _best_rows(library: Library, workload: StoredWorkload, scope: RecordScope, top: int) -> list[BestRow]:
-    untuned = library.baseline(workload.shash, scope)
+def _best_rows(
+    library: Library, workload: StoredWorkload, scope: RecordScope, within: ScopeFilter, top: int
+) -> list[BestRow]:
+    untuned = library.baseline(workload.shash, within)
     untuned_sec = untuned.median_sec if untuned else None
     return [
         BestRow(workload=workload, record=record, scope=scope, untuned_sec=untuned_sec)
-        for record in _best(library, workload, scope, top)
+        for record in _best(library, workload, within, top)
     ]
 
 
-def _best(library: Library, workload: StoredWorkload, scope: RecordScope, k: int) -> list[Record]:
+def _best(library: Library, workload: StoredWorkload, within: ScopeFilter, k: int) -> list[Record]:
     """Return the records in order of preference: the fastest proven ones, then other checked ones.
 
     Unchecked records, which may be wrong, are returned only if none was checked.
     """
-    checked = library.best(workload.shash, scope, k=k, checked_only=True)
-    proven = library.best(workload.shash, scope, k=k, checked_only=True, proven_only=True)
+    checked = library.best(workload.shash, within, k=k, checked_only=True)
+    proven = library.best(workload.shash, within, k=k, checked_only=True, proven_only=True)
     known = {record.id for record in proven}
     found = [*proven, *(record for record in checked if record.id not in known)][:k]
-    return found or library.best(workload.shash, scope, k=k)
+    return found or library.best(workload.shash, within, k=k)

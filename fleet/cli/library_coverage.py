@@ -10,9 +10,10 @@ from cross.targets.target import Target, parse_target
 from fleet.cli import completion_values, options
 from fleet.cli.activity import working
 from fleet.cli.device_words import one_kind
+from fleet.cli.record_filters import WhereOption, record_filter
 from fleet.cli.shapes import parse_shapes
 from fleet.cli.stored import existing_library
-from fleet.domain.scope import ScopeFilter
+from fleet.domain.scope import RecordScope
 from fleet.domain.tvm_versions import tvm_version
 from fleet.errors import InvalidRequest, NotFound
 from fleet.export.targets import target_of
@@ -40,6 +41,7 @@ def coverage(
     device_model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Only records of this device model, whatever its exact target.")
     ] = None,
+    where: WhereOption = None,
     shape: options.ShapeOption = None,
     batch_size: options.BatchSizeOption = None,
     tracker: options.TrackerOption = None,
@@ -63,11 +65,10 @@ def coverage(
         raise InvalidRequest("--on takes target and device model from a device; leave --target and --device-model out")
     if on is None:
         parsed = target_of(target or "host")
-        within = ScopeFilter(
-            target_json=None if device_model else parsed.json, device_model=device_model, tvm_version=tvm_version()
-        )
+        within = record_filter(device_model=device_model, where=where).for_build(parsed.json, tvm_version())
     else:
-        parsed, within = _of_device(on, tracker, connect_timeout)
+        parsed, scope = _of_device(on, tracker, connect_timeout)
+        within = record_filter(where=where).of(scope)
     with existing_library(library) as opened, working(f"lowering {model.name}"):
         if device_model is not None:
             _check_known(opened, device_model)
@@ -87,9 +88,9 @@ def _check_known(library: Library, device_model: str) -> None:
         raise NotFound(f"there are no records of the device model {device_model!r}{instead}")
 
 
-def _of_device(on: str, tracker: str | None, connect_timeout_sec: float) -> tuple[Target, ScopeFilter]:
+def _of_device(on: str, tracker: str | None, connect_timeout_sec: float) -> tuple[Target, RecordScope]:
     devices = options.query_tracker(tracker, connect_timeout_sec, lambda client: client.snapshot()).devices
     inventory = one_kind(on, devices)
-    return parse_target(inventory.target_json), ScopeFilter(
+    return parse_target(inventory.target_json), RecordScope(
         target_json=inventory.target_json, device_model=inventory.device_model, tvm_version=inventory.tvm_version
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 
 from fleet.base.digests import digest_of
 from fleet.domain.devices import Inventory
@@ -23,6 +24,19 @@ def environment_of(inventory: Inventory, provenance: Mapping[str, object]) -> di
     found["governor"] = before.get("governor") if isinstance(before, Mapping) else None
     found["owner"] = provenance.get("facts")
     return {name: value for name, value in found.items() if value}
+
+
+def named_facts(environment: Mapping[str, object]) -> dict[str, str]:
+    """Return the facts of an environment by name. The owner's cannot replace others."""
+    own = environment.get("owner")
+    found = {**(own if isinstance(own, Mapping) else {}), **environment}
+    return {str(name): str(value) for name, value in found.items() if name != "owner"}
+
+
+def has_facts(environment: Mapping[str, object], wanted: Iterable[tuple[str, str]]) -> bool:
+    """Tell whether an environment has all these facts, given as names and shell patterns of values."""
+    facts = named_facts(environment)
+    return all(name in facts and fnmatchcase(facts[name], pattern) for name, pattern in wanted)
 
 
 def environment_digest(environment: Mapping[str, object]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleet.base.digests import digest_of
+from fleet.domain.trace_text import Spelling, compact
 from fleet.errors import InvalidRequest
 
 NO_TRACE = ""
@@ -62,8 +63,7 @@ def trace_digest(trace_json: str) -> str:
     if not trace_json:
         return ""
     try:
-        trace: Any = json.loads(trace_json)
-        canonical = json.dumps(_plain(trace), separators=(",", ":"))
+        canonical = _CANONICAL.of(trace_json)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"a trace is no JSON: {error}") from error
     return digest_of(canonical.encode())
@@ -80,3 +80,6 @@ def _plain(value: Any) -> Any:
 
 def _is_derived(key: str) -> bool:
     return key in _DERIVED_KEYS or key.startswith("feature.")
+
+
+_CANONICAL = Spelling(lambda value: compact(_plain(value)))

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from fleet.domain.measuring import Evaluator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeFilter:
-    """Scopes that a query covers; None leaves a part open."""
+    """Records that a query covers; None leaves a part open."""
 
     target_json: str | None = None
     """TVM target as JSON, in any spelling that `fleet.domain.keys.canonical_target` accepts."""
 
     device_model: str | None = None
     tvm_version: str | None = None
+    measured_since: datetime | None = None
+    """Only records of this time or later. Aware."""
+
+    facts: tuple[tuple[str, str], ...] = ()
+    """Only records of environments with all these facts: pairs of a name and a shell pattern of values."""
+
+    def of(self, scope: RecordScope) -> ScopeFilter:
+        """Return the part of this filter in one scope."""
+        return ScopeFilter(
+            target_json=scope.target_json,
+            device_model=scope.device_model,
+            tvm_version=scope.tvm_version,
+            measured_since=self.measured_since,
+            facts=self.facts,
+        )
+
+    def for_build(self, target_json: str, tvm_version: str | None) -> ScopeFilter:
+        """Return the part that a build for a target can use: a trace is valid only for the TVM that wrote it.
+
+        A named device model counts, whatever its exact target.
+        """
+        return replace(self, target_json=None if self.device_model else target_json, tvm_version=tvm_version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordScope(ScopeFilter):
-    """Target, hardware and compiler of a record. Times from two scopes never compete; as a filter it leaves nothing
-    open."""
+    """Target, hardware and compiler of a record. Times from two scopes never compete; as a filter it covers all records
+    of this scope."""
 
     target_json: str
     device_model: str

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from fleet.domain.program_check import INDEX_MAP_TYPES, check_nodes
+from fleet.domain.trace_text import divide, remembered
 from fleet.errors import InvalidRequest
 
 MOST_TRACE_BYTES = 1024 * 1024
@@ -64,6 +66,8 @@ _MAPS = {"TransformLayout", "TransformBlockLayout"}
 _VARIABLE = re.compile(r"[A-Za-z_]\w{0,31}")
 _MOST_INTEGER = 2**63
 _DEEPEST = 4
+_NO_TRACE = "its trace is not JSON as MetaSchedule writes it"
+_decoder = json.JSONDecoder()
 
 
 def check_trace(trace_json: str) -> None:
@@ -72,10 +76,34 @@ def check_trace(trace_json: str) -> None:
     Raises:
         InvalidRequest: the message names the instruction, and the key or value that is not allowed.
     """
-    if len(trace_json) > MOST_TRACE_BYTES:
-        raise InvalidRequest(f"its trace has {len(trace_json):,} bytes, more than {MOST_TRACE_BYTES:,}")
+    _check_size(len(trace_json))
+    text = trace_json.strip()
+    if check_trace_at(text, 0) != len(text):
+        raise InvalidRequest(_NO_TRACE)
+
+
+def check_trace_at(text: str, start: int) -> int:
+    """Refuse a schedule as `check_trace` does, and return the position after it.
+
+    Args:
+        start: position of its JSON in the text.
+    """
+    end = _end_of_known(text, start)
+    if end is not None:
+        return end
     try:
-        instructions, decisions = json.loads(trace_json)
+        trace, end = _decoder.raw_decode(text, start)
+    except (RecursionError, ValueError) as error:
+        raise InvalidRequest(_NO_TRACE) from error
+    _check_size(end - start)
+    check_steps(trace)
+    return end
+
+
+def check_steps(trace: Any) -> None:
+    """Refuse a parsed schedule as `check_trace` does."""
+    try:
+        instructions, decisions = trace
         for number, (kind, inputs, attributes, outputs) in enumerate(instructions):
             refused = _refused(kind, inputs, attributes, outputs)
             if refused:
@@ -84,7 +112,34 @@ def check_trace(trace_json: str) -> None:
             if not _is_plain([number, decision]):
                 raise InvalidRequest(f"a decision of instruction {str(number)[:20]} of its trace is no number")
     except (RecursionError, TypeError, ValueError) as error:
-        raise InvalidRequest("its trace is not JSON as MetaSchedule writes it") from error
+        raise InvalidRequest(_NO_TRACE) from error
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > MOST_TRACE_BYTES:
+        raise InvalidRequest(f"its trace has {size_bytes:,} bytes, more than {MOST_TRACE_BYTES:,}")
+
+
+def _end_of_known(text: str, start: int) -> int | None:
+    """Return the position after a schedule of known, allowed instructions; None for any other."""
+    divided = divide(text, start)
+    if divided is None:
+        return None
+    try:
+        pieces, middle = divided
+        decisions, end = _decoder.raw_decode(text, middle)
+        are_plain = all(_is_plain([number, decision]) for number, decision in decisions)
+        is_allowed = are_plain and all(map(_is_allowed, pieces))
+    except (InvalidRequest, RecursionError, TypeError, ValueError):
+        return None
+    has_size = end - start < MOST_TRACE_BYTES
+    return end + 1 if is_allowed and has_size and text.startswith("]", end) else None
+
+
+@remembered
+def _is_allowed(instruction: list[Any]) -> bool:
+    kind, inputs, attributes, outputs = instruction
+    return not _refused(kind, inputs, attributes, outputs)
 
 
 def _refused(kind: object, inputs: object, attributes: object, outputs: object) -> str:

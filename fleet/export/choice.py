@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.domain.workload import Workload
@@ -29,6 +29,9 @@ class Choice:
     trials: int = 0
     """Number of trials of the model's workloads in this scope."""
 
+    older: int = 0
+    """Number of records that were too old for the filter."""
+
     unproven: str = ""
     """Warning with the number of unproven times; empty if all are proven."""
 
@@ -38,19 +41,27 @@ def choose(library: Library, workloads: Sequence[Workload], within: ScopeFilter)
 
     Times from two scopes never compete, so all come from one: among several that serve as many workloads, the oldest.
     """
-    found = [
-        (scope, schedules(library, workloads, scope))
-        for scope in library.scopes([workload.shash for workload in workloads], within)
-    ]
-    return _within(library, workloads, *max(found, key=lambda one: len(one[1]))) if found else Choice()
+    shashes = [workload.shash for workload in workloads]
+    found = [(scope, schedules(library, workloads, within.of(scope))) for scope in library.scopes(shashes, within)]
+    older = library.count_older(shashes, within)
+    if not found:
+        return Choice(older=older)
+    scope, traces = max(found, key=lambda one: len(one[1]))
+    return replace(_in_scope(library, workloads, scope, within.of(scope), traces), older=older)
 
 
-def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope, traces: Mapping[str, str]) -> Choice:
-    timed = library.best_of([workload.shash for workload in workloads], scope)
+def _in_scope(
+    library: Library,
+    workloads: Sequence[Workload],
+    scope: RecordScope,
+    within: ScopeFilter,
+    traces: Mapping[str, str],
+) -> Choice:
+    timed = library.best_of([workload.shash for workload in workloads], within)
     others = [workload for workload in workloads if workload.shash not in timed]
     traces = {**without_static(library, others, scope), **traces}
     # the others have no schedule, or the unscheduled program is faster
-    found = _of_times_alone(library, [w.shash for w in workloads if traces.get(w.shash)], scope)
+    found = _of_times_alone(library, [w.shash for w in workloads if traces.get(w.shash)], within)
     records = tuple(
         UsedRecord(
             workload=workload.name,
@@ -69,20 +80,20 @@ def _within(library: Library, workloads: Sequence[Workload], scope: RecordScope,
         traces=traces,
         records=records,
         device_model=scope.device_model if traces else "",
-        trials=sum(library.trial_counts([workload.shash for workload in workloads], scope).values()),
+        trials=sum(library.trial_counts([workload.shash for workload in workloads], within).values()),
         unproven=unproven_line(unproven, len(found)),
     )
 
 
-def _of_times_alone(library: Library, workloads: Sequence[str], scope: RecordScope) -> dict[str, Record]:
+def _of_times_alone(library: Library, workloads: Sequence[str], within: ScopeFilter) -> dict[str, Record]:
     """Return the records with the times alone of the schedules that a model gets. These may be other records than the
     best: times within models decided, and they do not compare with others.
     """
-    best = fastest(library, workloads, scope)
-    placed = in_model(library, {shash: record.trace_json for shash, record in best.items()}, scope)
-    return best | {shash: _time_alone(library, record, scope) for shash, record in placed.items()}
+    best = fastest(library, workloads, within)
+    placed = in_model(library, {shash: record.trace_json for shash, record in best.items()}, within)
+    return best | {shash: _time_alone(library, record, within) for shash, record in placed.items()}
 
 
-def _time_alone(library: Library, placed: Record, scope: RecordScope) -> Record:
-    candidates = library.candidates(placed.workload, scope)
+def _time_alone(library: Library, placed: Record, within: ScopeFilter) -> Record:
+    candidates = library.candidates(placed.workload, within)
     return next((one for one in candidates if one.trace_digest == placed.trace_digest), placed)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from fleet.base.scratch import scratch_dir
+from fleet.domain.scope import ScopeFilter
 from fleet.errors import ConfigError
 from fleet.export.service import Exported, ExportOptions, export
 from fleet.export.targets import target_of
@@ -113,7 +114,7 @@ def compile(  # noqa: A001 - the name that users look for
             target=target_of(target if isinstance(target, str) else json.dumps(dict(target))),
             output=folder / f"{path.stem}.fleet",
             library=None if library is None else os.fspath(library),
-            device_model=device_model,
+            within=ScopeFilter(device_model=device_model),
             shapes=[shapes] if isinstance(shapes, Mapping) else shapes,
             input_batch_size=batch_size,
             threads=threads,

@@ -59,9 +59,7 @@ def pipeline(
     """
     parsed = target_in(target)
     made = make_target(parsed)
-    within = ScopeFilter(
-        target_json=None if device_model else parsed.json, device_model=device_model, tvm_version=tvm_version()
-    )
+    within = ScopeFilter(device_model=device_model).for_build(parsed.json, tvm_version())
 
     def run(mod: IRModule, _: PassContext) -> IRModule:
         load_intrinsics(parsed)

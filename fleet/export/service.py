@@ -27,13 +27,14 @@ from fleet.artifacts.artifact import Artifact
 from fleet.artifacts.fit import needed_features
 from fleet.base.digests import digest_of
 from fleet.base.outputs import check_output
+from fleet.base.quantities import count_text
 from fleet.base.scratch import scratch_dir
 from fleet.base.tasks import started
 from fleet.building.pool import run_within
 from fleet.building.turns import Turns
 from fleet.checking.numerics import Array, answer_tolerances
 from fleet.checking.spread import find_spread
-from fleet.domain.scope import ScopeFilter
+from fleet.domain.scope import ANY_SCOPE, ScopeFilter
 from fleet.domain.tvm_versions import check_versions, tvm_version
 from fleet.domain.workload import Workload, terms_of_model
 from fleet.errors import ArtifactRefused, BuildError, ConfigError, InvalidRequest
@@ -71,8 +72,8 @@ class ExportOptions:
     library: str | None = None
     """URL of the library; None: the user's own."""
 
-    device_model: str | None = None
-    """Take the records of this hardware, whatever their exact target; None: those of the target."""
+    within: ScopeFilter = ANY_SCOPE
+    """Records to choose from, see `ScopeFilter.for_build`."""
 
     is_untuned: bool = False
     """Leave the library alone."""
@@ -234,15 +235,13 @@ def _check(options: ExportOptions) -> None:
 
 
 def _chosen(options: ExportOptions, workloads: list[Workload]) -> Choice:
-    within = ScopeFilter(
-        target_json=None if options.device_model else options.target.json,
-        device_model=options.device_model,
-        tvm_version=tvm_version(),
-    )
+    within = options.within.for_build(options.target.json, tvm_version())
     with Library.open_to_read(options.library) as library:
         choice = choose(library, workloads, within)
     if choice.unproven:
         logger.warning(choice.unproven)
+    if choice.older:
+        logger.warning("%s left out, since they are too old", count_text(choice.older, "record"))
     return choice
 
 

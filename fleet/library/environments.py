@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-from fleet.domain.environment import environment_digest
-from fleet.library.schema import device_environments, environments, has_table, insert_into, record_environments
+from fleet.domain.environment import environment_digest, has_facts, named_facts
+from fleet.library.schema import device_environments, environments, has_table, insert_into, record_environments, records
 from fleet.library.values import Record
 
 
@@ -44,6 +44,24 @@ def of_models(connection: sa.Connection) -> dict[str, frozenset[str]]:
     for row in connection.execute(query):
         found.setdefault(row.device_model, set()).add(row.digest)
     return {model: frozenset(digests) for model, digests in found.items()}
+
+
+def are_of_facts(connection: sa.Connection, wanted: Sequence[tuple[str, str]]) -> sa.ColumnElement[bool]:
+    """Return an SQL condition for records of environments with these facts, see `fleet.domain.environment`."""
+    if not are_kept(connection):
+        return sa.false()
+    query = sa.select(environments.c.id, environments.c.facts)
+    fitting = [row.id for row in connection.execute(query) if has_facts(row.facts, wanted)]
+    links = record_environments.c
+    return sa.exists().where(links.record_id == records.c.id, links.environment_id.in_(fitting))
+
+
+def known_facts(connection: sa.Connection) -> list[str]:
+    """Return the names of the facts of all environments, sorted."""
+    if not are_kept(connection):
+        return []
+    found = connection.scalars(sa.select(environments.c.facts))
+    return sorted({name for facts in found for name in named_facts(facts)})
 
 
 def _ids(connection: sa.Connection, digests: Iterable[str]) -> dict[str, int]:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from fleet.domain.charges import device_sec
 from fleet.domain.freshness import KeptTime
-from fleet.domain.scope import RecordScope
+from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.library import counting
 from fleet.library import environments as kept
 from fleet.library.records import Selection, ranked
@@ -19,25 +19,25 @@ BEST = 3
 """Schedules of a workload that are worth measuring again: a change of the environment may change their order."""
 
 
-def read(connection: sa.Connection, scopes: Sequence[RecordScope]) -> list[KeptTime]:
+def read(connection: sa.Connection, scopes: Sequence[RecordScope], within: ScopeFilter) -> list[KeptTime]:
     """Return the best times of each workload in each scope: checked ones, or any if none was checked."""
     calls = _calls(connection)
     return [
         _time_of(row, scope.device_model, calls.get(row["workload_id"], 0.0))
         for scope in scopes
-        for row in _best(connection, scope)
+        for row in _best(connection, within.of(scope))
     ]
 
 
-def _best(connection: sa.Connection, scope: RecordScope) -> list[Row]:
-    checked = _rows(connection, scope, checked_only=True)
+def _best(connection: sa.Connection, within: ScopeFilter) -> list[Row]:
+    checked = _rows(connection, within, checked_only=True)
     has_checked = {row["workload_id"] for row in checked}
-    unchecked = [row for row in _rows(connection, scope, checked_only=False) if row["workload_id"] not in has_checked]
+    unchecked = [row for row in _rows(connection, within, checked_only=False) if row["workload_id"] not in has_checked]
     return [*checked, *unchecked]
 
 
-def _rows(connection: sa.Connection, scope: RecordScope, *, checked_only: bool) -> list[Row]:
-    placed = ranked(connection, Selection(within=scope), checked_only=checked_only)
+def _rows(connection: sa.Connection, within: ScopeFilter, *, checked_only: bool) -> list[Row]:
+    placed = ranked(connection, Selection(within=within), checked_only=checked_only)
     names = ("id", "workload_id", "median_sec", "provenance", "created_at")
     query = (
         sa.select(

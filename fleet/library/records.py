@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -15,7 +15,7 @@ from fleet.errors import NotFound
 from fleet.library import counting, environments, programs, proofs, rows
 from fleet.library.jobs import job_id, touch, workload_ids
 from fleet.library.schema import disturbed_records, insert_into, jobs, records, workloads
-from fleet.library.values import SCHEDULED, Record, RecordKind, StoredWorkload, WorkloadOutline
+from fleet.library.values import SCHEDULED, Record, RecordKind, StoredWorkload, TimedTrace, WorkloadOutline
 
 _WORKLOADS_LOCK = 0x776F726B6C6F6164
 """Advisory lock held while workloads are added: "workload" in ASCII."""
@@ -47,6 +47,8 @@ class Selection:
         sources = [] if self.job_name is None else [jobs.c.name == self.job_name]
         sources += [] if self.known_by is None else [records.c.created_at < self.known_by]
         found += [sa.or_(*sources)] if sources else []
+        found += [] if within.measured_since is None else [records.c.created_at >= within.measured_since]
+        found += [environments.are_of_facts(connection, within.facts)] if within.facts else []
         found.append(records.c.kind.in_([kind.value for kind in self.kinds]))
         found += [] if self.with_reverted else [counting.is_used(connection)]
         return found if self.workloads is None else [*found, workloads.c.shash.in_(sorted(set(self.workloads)))]
@@ -90,17 +92,7 @@ def add_records(connection: sa.Connection, new: Sequence[Record]) -> list[Record
         NotFound: a workload or job is not in the library.
         InvalidRequest: a record has neither times nor an error.
     """
-    ids = workload_ids(connection, [record.workload for record in new])
-    owners = {name: job_id(connection, name) for name in sorted({record.job_name for record in new} - {""})}
-    values = [
-        rows.record_row(record, workload_id=ids[record.workload], job_id=owners.get(record.job_name)) for record in new
-    ]
-    insert = insert_into(connection, records).on_conflict_do_nothing(index_elements=["uid"])
-    if values:
-        connection.execute(insert, values)
-    if owners:
-        touch(connection, owners.values())
-    uids = [str(row["uid"]) for row in values]
+    uids = insert(connection, new)
     found = {record.uid: record for record in fetch(connection, joined().where(records.c.uid.in_(uids)))}
     _note_disturbed(connection, found.values())
     known = {found[uid].id: record.program for uid, record in zip(uids, new, strict=True) if record.program}
@@ -110,6 +102,20 @@ def add_records(connection: sa.Connection, new: Sequence[Record]) -> list[Record
         [(found[uid], record.environment) for uid, record in zip(uids, new, strict=True) if record.environment],
     )
     return [found[uid] for uid in uids]
+
+
+def insert(connection: sa.Connection, new: Sequence[Record]) -> list[str]:
+    """Insert the rows of records alone, and return their uids. Raises as `add_records`."""
+    ids = workload_ids(connection, [record.workload for record in new])
+    owners = {name: job_id(connection, name) for name in sorted({record.job_name for record in new} - {""})}
+    values = [
+        rows.record_row(record, workload_id=ids[record.workload], job_id=owners.get(record.job_name)) for record in new
+    ]
+    if values:
+        connection.execute(insert_into(connection, records).on_conflict_do_nothing(index_elements=["uid"]), values)
+    if owners:
+        touch(connection, owners.values())
+    return [str(row["uid"]) for row in values]
 
 
 def read_records(
@@ -142,6 +148,26 @@ def ranked(
     counted = _counting(connection, selection, checked_only=checked_only, proven_only=proven_only)
     place = sa.func.row_number().over(partition_by=counted.c.workload_id, order_by=(counted.c.median_sec, counted.c.id))
     return sa.select(counted.c.id, place.label("place")).subquery()
+
+
+def counting_ids(
+    connection: sa.Connection, selection: Selection, *, k: int | None = None, checked_only: bool = False
+) -> list[int]:
+    """Return the ids of the records that count, oldest first; with k, those of each workload's fastest candidates."""
+    if k is None:
+        found = _counting(connection, selection, checked_only=checked_only)
+        return list(connection.scalars(sa.select(found.c.id).order_by(found.c.id)))
+    placed = ranked(connection, selection, checked_only=checked_only)
+    return list(connection.scalars(sa.select(placed.c.id).where(placed.c.place <= k).order_by(placed.c.id)))
+
+
+def timed_traces(connection: sa.Connection, ids: Sequence[int]) -> list[TimedTrace]:
+    """Return schedules and times of records, in the order of their ids."""
+    query = sa.select(records.c.target_json, records.c.trace_json, records.c.run_secs).where(records.c.id.in_(ids))
+    return [
+        TimedTrace(target_json=row.target_json, trace_json=row.trace_json, run_secs=tuple(row.run_secs))
+        for row in connection.execute(query.order_by(records.c.id))
+    ]
 
 
 def candidates(connection: sa.Connection, selection: Selection) -> list[Record]:
@@ -216,6 +242,20 @@ def scopes(connection: sa.Connection, selection: Selection, *, with_errors: bool
         .order_by(sa.func.min(records.c.id))
     )
     return [rows.scope_of(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def count_older(connection: sa.Connection, selection: Selection) -> int:
+    """Return the number of records with a time that only their age leaves out."""
+    oldest = selection.within.measured_since
+    if oldest is None:
+        return 0
+    of_any_age = replace(selection, within=replace(selection.within, measured_since=None))
+    query = (
+        sa.select(sa.func.count())
+        .select_from(records.join(workloads).outerjoin(jobs))
+        .where(*of_any_age.clauses(connection), records.c.error.is_(None), records.c.created_at < oldest)
+    )
+    return connection.scalar(query) or 0
 
 
 def known_uids(connection: sa.Connection, uids: Sequence[str]) -> set[str]:

@@ -56,7 +56,7 @@ def record_row(record: Record, *, workload_id: int, job_id: int | None) -> dict[
     Raises:
         InvalidRequest: neither times nor an error, impossible times, or a trace or target that is not JSON.
     """
-    _check_verdict(record)
+    check_new(record)
     return {
         "uid": record.uid or uuid.uuid4().hex,
         "workload_id": workload_id,
@@ -140,7 +140,13 @@ def only(result: sa.CursorResult[tuple[object, ...]]) -> Row | None:
     return None if row is None else dict(row)
 
 
-def _check_verdict(record: Record) -> None:
+def check_new(record: Record) -> None:
+    """Check the facts of a new record, apart from its trace.
+
+    Raises:
+        InvalidRequest: neither times nor an error, impossible times, or a target that is not JSON.
+    """
+    canonical_target(record.scope.target_json)
     if record.error is None and not record.run_secs:
         raise InvalidRequest(f"a record of workload {record.workload} has neither times nor an error")
     if not all(0 <= sec < ABSURD_SEC for sec in record.run_secs):  # also refuses NaN

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -22,6 +22,7 @@ from typing import Self
 
 import sqlalchemy as sa
 
+from fleet.base.batches import batched
 from fleet.base.settings import look_up
 from fleet.domain.freshness import KeptTime
 from fleet.domain.proving import Proof
@@ -46,9 +47,13 @@ from fleet.library.values import (
     Record,
     RecordKind,
     StoredWorkload,
+    TimedTrace,
     WorkloadOutline,
     WorkloadSummary,
 )
+
+_BATCH = 500
+"""Rows of large columns that are read at a time."""
 
 _TRIALS = (RecordKind.CANDIDATE,)
 
@@ -238,6 +243,15 @@ class Library:
             possible = [one.shash for one in outlines if not one.kind or _is_named(one, pattern)]
             return [one for one in records.read_workloads(connection, possible) if _is_named(one, pattern)]
 
+    def find_outlines(self, pattern: str = "*") -> list[WorkloadOutline]:
+        """Return the same as `find_workloads`, and read only programs without which a name is unknown."""
+        outlines = self.outlines()
+        if found := [one for one in outlines if one.shash == pattern]:
+            return found
+        unnamed = [one.shash for one in outlines if not one.kind and not _is_named(one, pattern)]
+        named = {one.shash for part in batched(unnamed, _BATCH) for one in self._named(part, pattern)}
+        return [one for one in outlines if one.shash in named or _is_named(one, pattern)]
+
     def outlines(self) -> list[WorkloadOutline]:
         """Return all workloads without their programs, oldest first."""
         with engines.reading(self._engine) as connection:
@@ -251,6 +265,17 @@ class Library:
         """Store records, all or none. Raises as `add_record`."""
         with engines.writing(self._engine) as connection:
             return records.add_records(connection, list(new))
+
+    def add_imported(self, new: Sequence[Record]) -> int:
+        """Store records as other programs have them, all or none, and return the number of new ones.
+
+        Args:
+            new: with uids. Environments, programs and disturbances are not stored.
+        """
+        with engines.writing(self._engine) as connection:
+            known = records.known_uids(connection, [record.uid for record in new])
+            records.insert(connection, [record for record in new if record.uid not in known])
+        return len(new) - len(known)
 
     def records(
         self,
@@ -270,6 +295,24 @@ class Library:
         )
         with engines.reading(self._engine) as connection:
             return records.read_records(connection, selection, with_errors=with_errors, limit=limit)
+
+    def timed_traces(
+        self, workload: str, within: ScopeFilter = ANY_SCOPE, *, k: int | None = None, checked_only: bool = False
+    ) -> Iterator[TimedTrace]:
+        """Yield the schedule and the times of each candidate, chosen as in `best`, oldest first.
+
+        Reads some hundred at a time.
+
+        Args:
+            k: only the fastest ones; None: all.
+        """
+        selection = Selection(workloads=[workload], within=within)
+        with engines.reading(self._engine) as connection:
+            ids = records.counting_ids(connection, selection, k=k, checked_only=checked_only)
+        for part in batched(ids, _BATCH):
+            with engines.reading(self._engine) as connection:
+                found = records.timed_traces(connection, part)
+            yield from found
 
     def best(
         self,
@@ -316,10 +359,25 @@ class Library:
         with engines.reading(self._engine) as connection:
             return records.scopes(connection, Selection(workloads=wanted, within=within))
 
-    def kept_times(self, scopes: Sequence[RecordScope]) -> list[KeptTime]:
-        """Return the times of the best three schedules of each workload by scope, see `fleet.domain.freshness`."""
+    def count_older(self, workloads: Iterable[str] | None, within: ScopeFilter) -> int:
+        """Return the number of records with a time that only `within.measured_since` leaves out."""
+        wanted = None if workloads is None else list(workloads)
         with engines.reading(self._engine) as connection:
-            return kept_times.read(connection, scopes)
+            return records.count_older(connection, Selection(workloads=wanted, within=within))
+
+    def kept_times(self, scopes: Sequence[RecordScope], within: ScopeFilter = ANY_SCOPE) -> list[KeptTime]:
+        """Return the times of the best three schedules of each workload by scope, see `fleet.domain.freshness`.
+
+        Args:
+            within: facts and age of the records that count.
+        """
+        with engines.reading(self._engine) as connection:
+            return kept_times.read(connection, scopes, within)
+
+    def known_facts(self) -> list[str]:
+        """Return the names of the facts of all environments, sorted."""
+        with engines.reading(self._engine) as connection:
+            return environments.known_facts(connection)
 
     def environments(self) -> dict[str, frozenset[str]]:
         """Return the digests of the environments in which each device model's devices measured last."""
@@ -380,6 +438,10 @@ class Library:
         with engines.reading(self._engine) as connection:
             found = records.trial_counts(connection, Selection(workloads=wanted, within=within, kinds=_TRIALS))
         return {shash: found.get(shash, 0) for shash in wanted}
+
+    def _named(self, shashes: Sequence[str], pattern: str) -> list[StoredWorkload]:
+        with engines.reading(self._engine) as connection:
+            return [one for one in records.read_workloads(connection, shashes) if _is_named(one, pattern)]
 
     def _interrupt_abandoned(self) -> None:
         with engines.reading(self._engine) as connection:

@@ -230,6 +230,15 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimedTrace:
+    """The parts of a record that other programs than ours can use."""
+
+    target_json: str
+    trace_json: str
+    run_secs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewSnapshot:
     """A trained cost model, ready to be stored."""
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +133,30 @@ def test_an_export_has_one_time_for_each_candidate(library: Library, tmp_path: P
     assert [line[1][1] for line in lines] == [[2e-3], [4e-3]]
 
 
+def test_an_export_has_the_best_checked_candidates_of_each_scope(library: Library, tmp_path: Path) -> None:
+    """Times of two devices do not compare, so each has its best."""
+    library.add_workload(StoredWorkload(shash="1", name="w", mod_json="{}"))
+    for scope in (PI4, replace(PI4, device_model="pi5")):
+        library.add_records(
+            Record(
+                workload="1",
+                scope=scope,
+                trace_json=f"[[{number}],[]]",
+                run_secs=(number * 1e-3,),
+                checked=True if number > 1 else None,
+            )
+            for number in (4, 3, 2, 1)
+        )
+
+    def exported(**options: Any) -> list[Any]:
+        export_json(library, tmp_path, overwrite=True, **options)
+        return [json.loads(line)[1][0][0][0] for line in (tmp_path / RECORD_FILE).read_text().splitlines()]
+
+    assert exported(best=1) == [1, 1]
+    assert exported(best=2, checked_only=True) == [3, 2, 3, 2]
+    assert exported(checked_only=True, within=PI4) == [4, 3, 2]
+
+
 @pytest.mark.slow
 def test_export_after_import_gives_identical_bytes(ms: Any, library: Library, tmp_path: Path) -> None:
     """Importing and exporting gives MetaSchedule's own bytes, except for records without times."""
@@ -212,3 +240,83 @@ def test_a_device_model_must_be_named(library: Library, tmp_path: Path) -> None:
     """Times of unknown hardware are of no use."""
     with pytest.raises(InvalidRequest, match="device model"):
         import_json(library, tmp_path, replace(PI4, device_model=""))
+
+
+def write_database(directory: Path, count: int, last: str = "") -> list[str]:
+    """Write a database of one workload and some records; return their traces."""
+    traces = [
+        f'[[["Split",["l1",{number}],[0.25],["b0"]]],[[0,[0.10000000000000000555,1]]]]' for number in range(count)
+    ]
+    directory.mkdir()
+    (directory / WORKLOAD_FILE).write_text('["1","DAAAAAAAAAB7Im5vZGVzIjpbXX0="]\n')
+    lines = [f"[0,[{trace},[0.001],null,null]]\n" for trace in traces]
+    (directory / RECORD_FILE).write_text("".join([*lines, last]))
+    return traces
+
+
+def test_nothing_is_imported_if_the_last_line_is_refused(library: Library, tmp_path: Path) -> None:
+    """All lines are checked before the first is stored."""
+    write_database(tmp_path / "in", 600, last='[0,[[[["Evil",[],[],[]]],[]],[1],null,null]]')
+
+    with pytest.raises(InvalidRequest, match=r"record.json:601 is refused.*'Evil'"):
+        import_json(library, tmp_path / "in", PI4)
+    write_database(tmp_path / "times", 1, last="[0,[[[],[]],[-1],null,null]]")
+    with pytest.raises(InvalidRequest, match=r"record.json:2 is refused.*impossible times"):
+        import_json(library, tmp_path / "times", PI4)
+
+    assert library.find_workloads() == []
+
+
+def test_a_file_that_changes_while_it_is_imported_is_refused(url: str, tmp_path: Path) -> None:
+    """A batch that changed between its check and its turn is not stored."""
+    write_database(tmp_path / "in", 2)
+
+    class Changing(Library):
+        def add_workloads(self, workloads: Any) -> None:
+            super().add_workloads(workloads)
+            write_database(tmp_path / "other", 2, last='[0,[[[["Evil",[],[],[]]],[]],[1],null,null]]')
+            (tmp_path / "other" / RECORD_FILE).replace(tmp_path / "in" / RECORD_FILE)
+
+    with Changing.open(url) as library:
+        with pytest.raises(LibraryError, match="was changed while it was read"):
+            import_json(library, tmp_path / "in", PI4)
+        assert library.records() == []
+
+
+def test_a_uid_is_that_of_earlier_versions(library: Library, tmp_path: Path) -> None:
+    """Otherwise another import of the same file would add all its records again."""
+    [trace] = write_database(tmp_path / "in", 1)
+
+    import_json(library, tmp_path / "in", PI4)
+
+    [stored] = library.records()
+    content = ["1", json.dumps(json.loads(trace), separators=(",", ":")), [0.001], "", "pi4"]
+    assert stored.uid == f"import-{hashlib.sha256(json.dumps(content).encode()).hexdigest()}-0"
+    assert stored.trace_json == content[1]
+    assert stored.trace_digest == trace_digest(trace)
+
+
+@pytest.mark.slow
+def test_an_import_that_was_killed_is_completed_by_the_next(tmp_path: Path) -> None:
+    """Each batch is stored whole or not at all."""
+    write_database(tmp_path / "in", 1200)
+    code = f"""
+import os, pathlib, signal
+from fleet.library import Library
+from fleet.library.exchange import import_json
+from tests.contract.test_library_exchange import PI4
+class Killed(Library):
+    def add_imported(self, new):
+        if super().records():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().add_imported(new)
+import_json(Killed.open({str(tmp_path / "library.sqlite")!r}), pathlib.Path({str(tmp_path / "in")!r}), PI4)
+"""
+
+    killed = subprocess.run([sys.executable, "-c", code], check=False, timeout=100)
+
+    assert killed.returncode == -signal.SIGKILL
+    with Library.open(tmp_path / "library.sqlite") as library:
+        assert len(library.records()) == 500
+        again = import_json(library, tmp_path / "in", PI4)
+        assert (again.records, again.known_records, len(library.records())) == (1200, 500, 1200)

@@ -148,6 +148,52 @@ def test_an_export_is_of_one_tvm(path: str, tmp_path: Path) -> None:
     assert (code, err.strip()) == (0, f"Exported 2 records of 1 workloads to {tmp_path / 'out'}.")
 
 
+def test_old_records_are_left_out_with_a_note(path: str, tmp_path: Path) -> None:
+    """The note has their number, also if no record is left."""
+    long_ago = datetime.now(UTC) - timedelta(days=9)
+    with Library.open(path) as library:
+        library.add_record(
+            Record(workload="1", scope=PI4, trace_json="[[9],[]]", run_secs=(1e-9,), created_at=long_ago)
+        )
+
+    code, out, err = fleet("best", "--library", path, "--max-age", "8d", "--device-model", "pi4", "--json")
+    nothing = fleet("export", str(tmp_path / "out"), "--library", path, "--max-age", "0s")
+
+    assert (code, [row["best_sec"] for row in json.loads(out)["best"]]) == (0, [1e-3])
+    assert err == "left out: 1 record older than --max-age\n"
+    assert nothing[0] == 1
+    assert "left out: 4 records older than --max-age" in nothing[2]
+
+
+def test_records_are_chosen_by_facts_of_their_environments(path: str) -> None:
+    """A message about missing ones names the known facts."""
+    facts = {"kernel": "6.6.1", "owner": {"cooling": "fan"}}
+    with Library.open(path) as library:
+        library.add_record(Record(workload="1", scope=PI4, trace_json="[[9],[]]", run_secs=(2e-3,), environment=facts))
+
+    _, out, _ = fleet("best", "--library", path, "--where", "cooling=fan", "--where", "kernel=6.6*", "--json")
+    code, _, missing = fleet("stale", "--library", path, "--where", "coolin=fan")
+    usage, _, wrong = fleet("best", "--library", path, "--where", "fan")
+
+    assert [row["best_sec"] for row in json.loads(out)["best"]] == [2e-3]
+    assert code == 1
+    assert "coolin=fan" in missing
+    assert "facts of the environments: cooling, kernel" in missing
+    assert usage == 2
+    assert "write it like cooling=fan" in " ".join(wrong.split())
+
+
+def test_an_export_can_be_of_the_best_checked_schedules(path: str, tmp_path: Path) -> None:
+    """MetaSchedule then finds no unchecked schedule."""
+    with Library.open(path) as library:
+        slower = next(record for record in library.records("1", PI4) if record.trace_json == "[[],[[2,1]]]")
+        library.mark_checked(slower.id)
+
+    code, _, err = fleet("export", str(tmp_path / "out"), "--library", path, "--best", "1", "--checked")
+
+    assert (code, err.strip()) == (0, f"Exported 1 records of 1 workloads to {tmp_path / 'out'}.")
+
+
 def test_an_empty_export_writes_no_file(path: str, tmp_path: Path) -> None:
     """A pattern that names no workload is a mistake, as in `fleet library best`, and leaves no empty files."""
     code, _, err = fleet("export", str(tmp_path / "out"), "conv9*", "--library", path)

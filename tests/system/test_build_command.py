@@ -23,7 +23,7 @@ from fleet.base.scratch import remove_abandoned
 from fleet.cli.build import BuildOrder, choose_operator, run_build
 from fleet.cli.main import app
 from fleet.domain.keys import canonical_target
-from fleet.domain.scope import RecordScope
+from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.domain.tvm_versions import tvm_version
 from fleet.errors import ConfigError
 from fleet.export.compiling import compile as compile_model
@@ -113,7 +113,7 @@ def test_an_operator_of_a_model_takes_the_best_schedule_of_the_library(tmp_path:
     assert tuned.artifact.digest != untuned.artifact.digest
     elsewhere = '{"kind": "llvm", "num-cores": 7}'
     assert run_build(order(target=parse_target(elsewhere))).schedule == "static"
-    assert run_build(order(target=parse_target(elsewhere), device_model="it")).schedule == "library"
+    assert run_build(order(target=parse_target(elsewhere), within=ScopeFilter(device_model="it"))).schedule == "library"
 
 
 @slow
