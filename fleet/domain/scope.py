@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TypedDict
 
 from fleet.domain.measuring import Evaluator
+
+
+class ScopeParts(TypedDict):
+    """A scope as keyword arguments, and as JSON."""
+
+    target_json: str
+    device_model: str
+    tvm_version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +34,7 @@ class ScopeFilter:
 
     def of(self, scope: RecordScope) -> ScopeFilter:
         """Return the part of this filter in one scope."""
-        return ScopeFilter(
-            target_json=scope.target_json,
-            device_model=scope.device_model,
-            tvm_version=scope.tvm_version,
-            measured_since=self.measured_since,
-            facts=self.facts,
-        )
+        return ScopeFilter(measured_since=self.measured_since, facts=self.facts, **scope.parts)
 
     def for_build(self, target_json: str, tvm_version: str | None) -> ScopeFilter:
         """Return the part that a build for a target can use: a trace is valid only for the TVM that wrote it.
@@ -54,6 +57,15 @@ class RecordScope(ScopeFilter):
 
     tvm_version: str
     """Compiler of the program; "" if unknown."""
+
+    @property
+    def parts(self) -> ScopeParts:
+        """Its parts by name."""
+        return {
+            "target_json": self.target_json,
+            "device_model": self.device_model,
+            "tvm_version": self.tvm_version,
+        }
 
 
 def measured_model(device_model: str, evaluator: Evaluator) -> str:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from fleet.base.machine import account_name
-from fleet.base.plain import to_object, to_plain
+from fleet.base.plain import to_plain
 from fleet.domain.scope import RecordScope
 from fleet.errors import FleetError, InvalidRequest
 from fleet.identity.account_key import account_key_id
@@ -78,7 +78,7 @@ class OwnEntry:
         self._keeping: asyncio.Task[None] | None = None
 
     async def begin(self, beginning: Beginning) -> Begun:
-        conditions = {**beginning.conditions, **to_object(beginning.scope)}
+        conditions = {**beginning.conditions, **beginning.scope.parts}
         older = await patiently(partial(_interrupted_job, self._library, beginning.model_digest, conditions))
         total, notice = beginning.trials, ""
         if older is not None:

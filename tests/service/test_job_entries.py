@@ -100,6 +100,22 @@ async def test_a_job_is_stored_once_although_a_commits_answer_is_lost(forgetful:
     assert len(summary.model_runs) == 1
 
 
+async def test_a_jobs_conditions_stay_those_of_earlier_versions(tmp_path: Path) -> None:
+    """With others it would not continue a job that an earlier version left behind."""
+    with Library.open(tmp_path / "library.sqlite") as library:
+        library.add_workload(StoredWorkload(shash="w", name="w", mod_json="{}"))
+        entry = OwnEntry(library)
+
+        begun = await entry.begin(beginning())
+        entry.end(JobState.INTERRUPTED, "")
+
+        assert begun.job.conditions == {
+            "target_json": '{"kind":"llvm"}',
+            "device_model": "pi4",
+            "tvm_version": "0.27.0",
+        }
+
+
 async def test_a_busy_library_does_not_block_lease_renewal(forgetful: Library, tmp_path: Path) -> None:
     """Leases are renewed on the same event loop."""
     entry = OwnEntry(forgetful)
