@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 settings.register_profile("fleet", deadline=None)
 settings.load_profile("fleet")
 
-# Trackers of tests use credentials and settings of their own, not the developer's, in each of pytest's processes.
+# Tests use credentials, settings, libraries and packs of their own, not the developer's, in each of pytest's processes.
 _home = tempfile.mkdtemp(prefix="fleet-tests-home-")
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
 os.environ["XDG_STATE_HOME"] = f"{_home}/state"
 os.environ["XDG_CONFIG_HOME"] = f"{_home}/config"
+os.environ["XDG_DATA_HOME"] = f"{_home}/data"
 for _name in ("COLUMNS", "LINES"):  # readline, which pytest loads, sets them for child processes, unseen by os.environ
     os.environ.pop(_name, None)
     os.unsetenv(_name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -39,7 +39,7 @@ _ENDING = re.compile(r"\.(json|keras|onnx|pt2|tflite)(?=:|$)")
 _SHOWN_OPERATORS = 12
 
 Narrate = Callable[[str], None]
-Schedule = Literal["library", "default", "static"]
+Schedule = Literal["library", "pack", "default", "static"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class BuiltArtifact:
     artifact: Artifact
     workload: str
     schedule: Schedule
-    """Source of the schedule: the library, TVM's default rules (on GPUs), or our choice without a trial."""
+    """Source of the schedule: the library, a pack, TVM's default rules (on GPUs), or our choice without a trial."""
 
     unchecked: int = 0
     """Number of schedules with unchecked output."""
@@ -97,7 +97,9 @@ def build(
     untuned: options.UntunedOption = False,
     checked: Annotated[
         bool,
-        typer.Option("--checked", help="Only use schedules with output checked against the unscheduled program."),
+        typer.Option(
+            "--checked", help="Only use your own schedules, with output checked against the unscheduled program."
+        ),
     ] = False,
     shape: options.ShapeOption = None,
     batch_size: options.BatchSizeOption = None,
@@ -192,7 +194,7 @@ def _built(order: BuildOrder, out_dir: Path, narrate: Narrate) -> BuiltArtifact:
     narrate(f"reading {order.workload}")
     load_intrinsics(order.target)
     workload = _find_workload(order)
-    best = None if order.is_untuned else _best_trace(order, workload, warns=True)
+    best = None if order.is_untuned else _best_trace(order, workload, warns=True) or _best_of_packs(order, workload)
     trace = best.trace_json if best else None
     narrate(f"compiling {workload.operator}")
     from fleet.workloads.scheduled_operator import schedule_operator  # imports TVM
@@ -202,7 +204,7 @@ def _built(order: BuildOrder, out_dir: Path, narrate: Narrate) -> BuiltArtifact:
     return BuiltArtifact(
         artifact=replace(artifact, loop_nests=scheduled.loop_nests),
         workload=workload.name,
-        schedule=_source(order, is_from_library=best is not None),
+        schedule=_source(order, [best] if best is not None else []),
         unchecked=int(best is not None and best.is_unchecked),
     )
 
@@ -222,30 +224,31 @@ def _built_model(order: BuildOrder, out_dir: Path, narrate: Narrate) -> BuiltArt
         narrate("finding the operators")
         found = {} if order.is_untuned else _traces(order, worker.run(having(extract, model), model, target))
         traces = {shash: best.trace_json for shash, best in found.items()}
-        narrate(f"compiling {model.title} with {count_text(len(traces), 'schedule')} of the library")
+        narrate(f"compiling {model.title} with {count_text(len(traces), 'schedule')} of the library and packs")
         compiling = having(compile_model, model, writable=out_dir)
         artifact = worker.run(compiling, model, target, traces, out_dir)
     return BuiltArtifact(
         artifact=artifact,
         workload=model.title,
-        schedule=_source(order, is_from_library=bool(traces)),
+        schedule=_source(order, found.values()),
         unchecked=sum(best.is_unchecked for best in found.values()),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """Best schedule that the library has for a workload."""
+    """Best schedule that the library or a pack has for a workload."""
 
     trace_json: str
     is_unchecked: bool = False
+    is_of_pack: bool = False
 
 
-def _source(order: BuildOrder, *, is_from_library: bool) -> Schedule:
+def _source(order: BuildOrder, found: Collection[_Best]) -> Schedule:
     from fleet.workloads.default_schedule import needs_schedule
 
-    if is_from_library:
-        return "library"
+    if found:
+        return "pack" if all(best.is_of_pack for best in found) else "library"
     return "default" if needs_schedule(order.target) else "static"
 
 
@@ -294,14 +297,18 @@ def _traces(order: BuildOrder, workloads: Sequence[Workload]) -> dict[str, _Best
     """Return the schedules of a model by workload hash. Workloads without a checked schedule get an unchecked one."""
     from fleet.export.choice import choose
     from fleet.library import Library
+    from fleet.packs.lookup import NO_PACKS, open_packs
 
-    with Library.open_to_read(order.library) as library:
-        choice = choose(library, workloads, order.within.for_build(order.target.json, tvm_version()))
+    within = order.within.for_build(order.target.json, tvm_version())
+    with Library.open_to_read(order.library) as library, open_packs() as packs:
+        choice = choose(library, workloads, within, NO_PACKS if order.is_checked else packs)
     _warn(choice.unproven)
+    _warn(choice.packs)
     _warn(older_line(choice.older))
     chosen = choice.traces
+    of_packs = {record.shash for record in choice.records if record.pack}
     others = {item.shash: _best_trace(order, item) for item in workloads if item.shash not in chosen}
-    found = {shash: _Best(trace) for shash, trace in chosen.items()}
+    found = {shash: _Best(trace, is_of_pack=shash in of_packs) for shash, trace in chosen.items()}
     return {**found, **{shash: best for shash, best in others.items() if best is not None}}
 
 
@@ -337,6 +344,18 @@ def _best_trace(order: BuildOrder, workload: Workload, *, warns: bool = False) -
     return _Best(best.trace_json, is_unchecked=not checked)
 
 
+def _best_of_packs(order: BuildOrder, workload: Workload) -> _Best | None:
+    """Return the schedule that a pack has for a workload. With --checked there is none: others checked it."""
+    from fleet.packs.lookup import open_packs, sources_line
+
+    if order.is_checked:
+        return None
+    with open_packs() as packs:
+        found = packs.best([workload.shash], order.within.for_build(order.target.json, tvm_version()))
+    _warn(sources_line(found))
+    return next((_Best(one.record.trace_json, is_of_pack=True) for one in found.values()), None)
+
+
 def _warn(text: str) -> None:
     if text:
         options.stderr().print(text, style="yellow", highlight=False)
@@ -345,6 +364,7 @@ def _warn(text: str) -> None:
 def _print_built(built: BuiltArtifact) -> None:
     words: dict[Schedule, str] = {
         "library": "the best schedules of the library",
+        "pack": "the best schedules of packs, since the library has none for it",
         "default": "TVM's default schedules, since the library has none for it",
         "static": "static schedules, since the library has none for it: fleet tune finds better ones",
     }

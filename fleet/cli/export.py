@@ -98,6 +98,7 @@ def result(exported: Exported) -> dict[str, object]:
         "trials": exported.trials,
         "tuned": exported.tuned,
         "static": exported.static,
+        "from_packs": exported.of_packs,
         "unmeasured": exported.unmeasured,
         "is_right": exported.agreement.is_right if exported.agreement else None,
         "problem": exported.agreement.problem if exported.agreement else "",
@@ -130,7 +131,7 @@ def schedules_line(exported: Exported) -> str:
     """Return the number of operators by schedule source: "16 trials: 5 operators tuned, 67 static"."""
     if not exported.manifest.records:
         return f"no records for {count_text(exported.workloads, 'operator')}: fleet tune finds some"
-    counts = {"static": exported.static, "not measured": exported.unmeasured}
+    counts = {"static": exported.static, "from packs": exported.of_packs, "not measured": exported.unmeasured}
     parts = [f"{count_text(exported.tuned, 'operator')} tuned", *(f"{n} {name}" for name, n in counts.items() if n)]
     where = exported.manifest.device_model
     return f"{count_text(exported.trials, 'trial')}: {', '.join(parts)}; on {where}"

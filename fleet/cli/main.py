@@ -40,6 +40,7 @@ _GROUPS = {
         "report": "Write a page about a run",
         "jobs": "Submit and follow runs",
         "workloads": "Keep models' operators",
+        "pack": "Share tuning records",
     },
     "Run programs": {
         "export": "Compile a model to a file",
@@ -89,9 +90,9 @@ Each command lives in the module of its name, with _ for -.
 """
 
 _COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
-_LEFT = ("Tune a model", "Run programs", "Help")
-_UNLISTED = ("help", "man", "version")
-"""Named in the first lines of the overview, which is full."""
+_LEFT = ("Tune a model", "Run programs")
+_HELP = "Help"
+"""Group that is named in the first lines of the overview, which is full."""
 
 _COLUMN = 40
 
@@ -154,15 +155,15 @@ def _overview() -> str:
         [
             line
             for title, commands in _GROUPS.items()
-            if (title in _LEFT) is is_left
-            for line in (title, *(f"  {name:12}{text}" for name, text in commands.items() if name not in _UNLISTED))
+            if title != _HELP and (title in _LEFT) is is_left
+            for line in (title, *(f"  {name:12}{text}" for name, text in commands.items()))
         ]
         for is_left in (True, False)
     )
     rows = (f"{one:{_COLUMN}}{other}".rstrip() for one, other in itertools.zip_longest(left, right, fillvalue=""))
     return (
         "Usage: fleet [--tracker HOST:PORT] [--format json] [--log-level LEVEL] COMMAND\n"
-        "Begin with: fleet tune model.onnx. More: fleet help COMMAND, version, man\n" + "\n".join(rows) + "\n"
+        "Begin with: fleet tune model.onnx. More: help COMMAND, man, completion, version\n" + "\n".join(rows) + "\n"
     )
 
 

@@ -29,6 +29,7 @@ from fleet.export.choice import choose
 from fleet.export.targets import target_of
 from fleet.graph.pipeline import lower
 from fleet.library import Library
+from fleet.packs.lookup import open_packs
 from fleet.workloads.applying import apply_schedules, workload_module
 from fleet.workloads.concats import join_concats
 from fleet.workloads.workload import has_known_sizes, workload_of
@@ -42,7 +43,7 @@ def pipeline(
     library: str | os.PathLike[str] | None = None,
     device_model: str | None = None,
 ) -> Pass:
-    """Return a pass from a model's Relax operators to VM code, with the best checked schedules of the library.
+    """Return a pass from a model's Relax operators to VM code, with the best checked schedules of library and packs.
 
     An operator without a record gets its static schedule, on GPUs that of TVM's default rules; one for tensors of open
     sizes has neither on processors. The library is read when the pass runs.
@@ -64,10 +65,10 @@ def pipeline(
     def run(mod: IRModule, _: PassContext) -> IRModule:
         load_intrinsics(parsed)
         lowered = lower(mod, parsed)
-        with Library.open(library) as opened:
-            choice = choose(opened, _workloads(lowered), within)
-        if choice.unproven:
-            logger.warning(choice.unproven)
+        with Library.open(library) as opened, open_packs() as packs:
+            choice = choose(opened, _workloads(lowered), within, packs)
+        for line in filter(None, (choice.unproven, choice.packs)):
+            logger.warning(line)
         scheduled = apply_schedules(lowered, parsed, choice.traces).mod
         planned = relax.get_default_pipeline(made)(join_concats(scheduled, parsed).mod)
         return lowering.lower_by_default(planned, parsed)

@@ -45,6 +45,7 @@ from fleet.library import Library
 from fleet.models.confined import having, reading
 from fleet.models.importing.shapes import Shapes
 from fleet.models.model import Model, check_exists, load_model
+from fleet.packs.lookup import open_packs
 from fleet.runtime.agreement import Agreement
 from fleet.runtime.manifest import MOST_THREADS, Affinity, Check, FileFacts, Manifest, TensorType, Variant
 from fleet.runtime.model import load
@@ -121,12 +122,17 @@ class Exported:
     @property
     def tuned(self) -> int:
         """Number of operators with a schedule found by a trial."""
-        return sum(not record.is_static for record in self.manifest.records)
+        return sum(not record.is_static and not record.pack for record in self.manifest.records)
 
     @property
     def static(self) -> int:
         """Number of operators with a static schedule and a record of its time."""
-        return sum(record.is_static for record in self.manifest.records)
+        return sum(record.is_static and not record.pack for record in self.manifest.records)
+
+    @property
+    def of_packs(self) -> int:
+        """Number of operators with a schedule of a pack."""
+        return sum(bool(record.pack) for record in self.manifest.records)
 
     @property
     def unmeasured(self) -> int:
@@ -236,10 +242,10 @@ def _check(options: ExportOptions) -> None:
 
 def _chosen(options: ExportOptions, workloads: list[Workload]) -> Choice:
     within = options.within.for_build(options.target.json, tvm_version())
-    with Library.open_to_read(options.library) as library:
-        choice = choose(library, workloads, within)
-    if choice.unproven:
-        logger.warning(choice.unproven)
+    with Library.open_to_read(options.library) as library, open_packs() as packs:
+        choice = choose(library, workloads, within, packs)
+    for line in filter(None, (choice.unproven, choice.packs)):
+        logger.warning(line)
     if choice.older:
         logger.warning("%s left out, since they are too old", count_text(choice.older, "record"))
     return choice

@@ -28,7 +28,7 @@ from fleet.domain.freshness import KeptTime
 from fleet.domain.proving import Proof
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import LibraryReadOnly, NotFound
-from fleet.library import claims, environments, jobs, kept_times, proofs, records, schema
+from fleet.library import claims, environments, jobs, kept_times, origins, proofs, records, schema
 from fleet.library import engine as engines
 from fleet.library.claims import CandidateClaims
 from fleet.library.memory import Memory
@@ -383,6 +383,11 @@ class Library:
         """Return the digests of the environments in which each device model's devices measured last."""
         with engines.reading(self._engine) as connection:
             return environments.of_models(connection)
+
+    def environments_of(self, record_ids: Iterable[int]) -> dict[int, tuple[str, Mapping[str, object]]]:
+        """Return digest and facts of the environment of each record that has one."""
+        with engines.reading(self._engine) as connection:
+            return origins.environments_of(connection, record_ids)
 
     def newest_record(self) -> int:
         """Return the largest id of a record; 0 in an empty library."""

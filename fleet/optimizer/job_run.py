@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -60,6 +60,7 @@ from fleet.optimizer.strategies import strategy_of
 from fleet.optimizer.trainer import follow, follow_service
 from fleet.optimizer.whole_model_tuning.placing import Placing
 from fleet.optimizer.workshop import Workshop
+from fleet.packs.lookup import open_packs, sources_line
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class JobRun:
         """
         newest = await patiently(self.shop.library.newest_record)  # before the others' records are read
         chosen = choose_workloads(self.workloads, self.options.tasks, self.options.model.name)
-        items = await patiently(partial(recall, self.shop.library, chosen, self._scope))
+        items = await patiently(partial(self._recall, chosen))
         if strategy_of(self.options.strategy).replays:
             for item in items:
                 item.replayed = await patiently(partial(traces_of, self.shop.library, item.workload))
@@ -210,6 +211,7 @@ class JobRun:
             return None
         compared = {item.workload.shash: decided_trace(item) for item in progress.workloads}
         found = await patiently(partial(schedules, self.shop.library, self.workloads, self._scope, compared))
+        found = await patiently(partial(self._of_packs, compared.keys() | found.keys())) | found
         failed = await patiently(partial(without_static, self.shop.library, self.workloads, self._scope))
         if left := [workload.operator for workload in self.workloads if workload.shash in failed.keys() - found.keys()]:
             progress.notice(f"without a schedule in the model, since their static ones failed: {', '.join(left)}")
@@ -232,6 +234,18 @@ class JobRun:
         except CacheFull as error:
             progress.notice(f"the whole model is not compared: {error}")
             return None
+
+    def _recall(self, chosen: Sequence[Workload]) -> list[WorkloadProgress]:
+        with open_packs() as packs:
+            return recall(self.shop.library, chosen, self._scope, packs)
+
+    def _of_packs(self, known: Collection[str]) -> dict[str, str]:
+        """Return the schedules that packs have for workloads of the model that this job has no verdict about."""
+        with open_packs() as packs:
+            found = packs.best([one.shash for one in self.workloads if one.shash not in known], self._scope)
+        if line := sources_line(found):
+            self.core.progress.notice(f"in the model: {line}")
+        return {shash: one.record.trace_json for shash, one in found.items()}
 
     async def _know_limits(self, loop: TuningLoop, turns: Turns) -> None:
         """Set the job's limits by the device's roofline; a large job measures it if it is unknown."""

@@ -22,8 +22,9 @@ from fleet.jobs.patience import patiently
 from fleet.library import Library
 from fleet.optimizer.backfill import recalled
 from fleet.optimizer.core.progress import WorkloadProgress
-from fleet.optimizer.seeds import seeds_for
+from fleet.optimizer.seeds import exact_seeds, seeds_for
 from fleet.optimizer.static_quality import static_qualities
+from fleet.packs.lookup import NO_PACKS, Packs
 
 _RECALLED_FEATURES = 256
 """Number of a workload's newest candidates without stored features for which a job computes them before it starts."""
@@ -34,8 +35,14 @@ _REPLAYED = 1_000
 _ALL = 2**31 - 1
 
 
-def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) -> list[WorkloadProgress]:
-    """Return each workload with its earlier trials on this device model, target and TVM version."""
+def recall(
+    library: Library, workloads: Sequence[Workload], scope: RecordScope, packs: Packs = NO_PACKS
+) -> list[WorkloadProgress]:
+    """Return each workload with its earlier trials on this device model, target and TVM version.
+
+    Args:
+        packs: have schedules to try first on workloads without trials.
+    """
     library.add_workloads(workloads)
     counts = library.trial_counts([item.shash for item in workloads], scope)
     found = []
@@ -61,7 +68,19 @@ def recall(library: Library, workloads: Sequence[Workload], scope: RecordScope) 
     others = library.outlines() if new else []
     for progress in new:
         progress.seeds = seeds_for(library, progress.workload, scope, others)
+    _add_packs(packs, untried, scope)
     return found
+
+
+def _add_packs(packs: Packs, untried: Sequence[WorkloadProgress], scope: RecordScope) -> None:
+    """Put schedules of packs for this very scope before other seeds, and those for other ones after them."""
+    exact = exact_seeds(packs, [item.workload for item in untried], scope)
+    for item in untried:
+        item.seeds = (*exact.get(item.workload.shash, ()), *item.seeds)
+    for library in packs.libraries:
+        others = library.outlines()
+        for item in untried:
+            item.seeds += seeds_for(library, item.workload, scope, others)
 
 
 def _records_of(library: Library, workload: Workload, scope: RecordScope) -> list[Observation]:

@@ -1,4 +1,4 @@
-"""Selects schedules of the library to try on a workload without records."""
+"""Selects schedules of the library and of packs to try on a workload without records."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.errors import ConfigError
 from fleet.library import Library, WorkloadOutline
+from fleet.packs.lookup import Packs
 
 _Outline = TypeVar("_Outline", bound=WorkloadOutline)
 
 _NEIGHBOURS = 3
 _OF_EACH = 2
 """Best schedules of each neighbour, and of the workload itself on each kind of device."""
+
+_OF_PACK = 3
+"""Schedules of each pack for the workload itself."""
 
 _CLOSE = 1.1
 """Schedules of a neighbour that are slower than its best by more than this factor are ignored. Where its
@@ -46,6 +50,17 @@ def seeds_for(
         mod_json = library.workload(neighbour.shash).mod_json if close else ""
         found += [replace(record.observation(), mod_json=mod_json) for record in close]
     return tuple({(one.mod_json, one.trace_json): one for one in found}.values())
+
+
+def exact_seeds(packs: Packs, workloads: Sequence[Workload], scope: RecordScope) -> dict[str, list[Observation]]:
+    """Return the schedules that packs have for workloads in this scope. Their times count for nothing."""
+    mod_jsons = {workload.shash: workload.mod_json for workload in workloads}
+    found: dict[str, list[Observation]] = {}
+    for library in packs.libraries:
+        for shash, records in library.best_of(mod_jsons, scope, k=_OF_PACK).items():
+            of_pack = (replace(record.observation(), mod_json=mod_jsons[shash]) for record in records)
+            found.setdefault(shash, []).extend(of_pack)
+    return found
 
 
 def nearest(workload: Workload, others: Sequence[_Outline]) -> list[_Outline]:

@@ -79,6 +79,9 @@ class UsedRecord:
     is_static: bool = False
     """True for the workload's static schedule, which takes no trial. Unset in files of earlier versions."""
 
+    pack: str = ""
+    """Digest of the pack that the record is from; empty for one of the user's library. Unset in earlier versions."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:

@@ -11,6 +11,7 @@ from tests.fuzz.targets.binaries import BINARIES
 from tests.fuzz.targets.journals import JOURNALS
 from tests.fuzz.targets.models import MODELS
 from tests.fuzz.targets.optimizer import OPTIMIZER
+from tests.fuzz.targets.packs import PACKS
 from tests.fuzz.targets.ports import PORTS
 from tests.fuzz.targets.proofs import PROOFS
 from tests.fuzz.targets.registrations import REGISTRATIONS
@@ -39,6 +40,7 @@ TARGETS: Mapping[str, Target] = {
         REGISTRATIONS,
         RELAY,
         WORKLOADS,
+        PACKS,
     )
     for target in group
 }

@@ -76,6 +76,12 @@ NOT_RUN = {
         "fleet tune more.yaml --on arch=aarch64 --minutes 600 --priority background",
         "fleet library coverage model.onnx --on model=pi4",
     ],
+    "needs records of that board, and a key: tests/service/test_packs.py": [
+        "fleet pack make rpi4.pack --device-model 'Cortex-A72 x4' --checked --sign ~/.ssh/id_ed25519",
+        "fleet pack show rpi4.pack",
+        "fleet pack add rpi4.pack",
+        "fleet pack verify",
+    ],
     "takes minutes; .ci/run has it as its last line": ["make demo"],
     "needs a board of another account, or multicast: tests/system/test_approval.py": [
         "fleet discover",

@@ -30,7 +30,10 @@ from fleet.export.compiling import compile as compile_model
 from fleet.export.targets import target_of
 from fleet.library import Library, Record, RecordKind, StoredWorkload
 from fleet.models.model import bundled_model
+from fleet.packs.making import PackOrder, make_pack
+from fleet.packs.shelf import Shelf
 from fleet.testing import eventually_sync
+from tests.packs import ANYONE
 from tests.system.stored_records import store_record
 
 slow = pytest.mark.slow
@@ -75,7 +78,9 @@ def test_a_named_workload_is_built_for_a_board(board: str, machine: str | None, 
 
 @slow
 def test_an_operator_of_a_model_takes_the_best_schedule_of_the_library(tmp_path: Path) -> None:
-    """The fastest checked record of the target wins; --untuned leaves it alone."""
+    """The fastest checked record of the target wins; --untuned leaves it alone. The same record of a pack gives equal
+    bytes without an own record, and --checked leaves it out.
+    """
     from fleet.workloads.programs import matmul
     from fleet.workloads.traces import trace_json
     from fleet.workloads.workload import module_of
@@ -114,6 +119,14 @@ def test_an_operator_of_a_model_takes_the_best_schedule_of_the_library(tmp_path:
     elsewhere = '{"kind": "llvm", "num-cores": 7}'
     assert run_build(order(target=parse_target(elsewhere))).schedule == "static"
     assert run_build(order(target=parse_target(elsewhere), within=ScopeFilter(device_model="it"))).schedule == "library"
+
+    with Library.open(tmp_path / "records.sqlite") as library:
+        make_pack(library, PackOrder(scopes=library.scopes(), title="it"), tmp_path / "it.pack")
+    Shelf().add(tmp_path / "it.pack", ANYONE)
+    (tmp_path / "records.sqlite").rename(tmp_path / "theirs.sqlite")
+    packed = run_build(order())
+    assert (packed.schedule, packed.artifact.digest) == ("pack", tuned.artifact.digest)
+    assert run_build(order(is_checked=True)).schedule == "static"
 
 
 @slow

@@ -11,8 +11,9 @@ from fleet.cli.json_schema import of_fleets as fleets
 from fleet.cli.json_schema import of_jobs as jobs
 from fleet.cli.json_schema import of_library as library
 from fleet.cli.json_schema import of_models as models
+from fleet.cli.json_schema import of_packs as packs
 
-MODULES = (errors, fleets, models, jobs, library)
+MODULES = (errors, fleets, models, jobs, library, packs)
 
 BY_COMMAND: dict[str, type] = {
     "acquire": fleets.Acquired,
@@ -61,6 +62,13 @@ BY_COMMAND: dict[str, type] = {
     "library stale": library.Stale,
     "login": fleets.Joined,
     "optimizer list": jobs.Optimizers,
+    "pack add": packs.Packs,
+    "pack list": packs.Packs,
+    "pack make": packs.MadePack,
+    "pack remove": packs.Packs,
+    "pack show": packs.FoundPack,
+    "pack update": packs.Packs,
+    "pack verify": packs.Packs,
     "poison forget": fleets.Poison,
     "poison list": fleets.Poison,
     "profile": models.Profile,

@@ -260,6 +260,7 @@ class Export(TypedDict):
     trials: int
     tuned: int
     static: int
+    from_packs: int
     unmeasured: int
     is_right: bool | None
     problem: str

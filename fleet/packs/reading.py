@@ -1,0 +1,197 @@
+"""Reads the records of a copied pack, each through the same check as an import, into a library of their own.
+
+Workloads are sorted by hash and each has records, in the same order: a pack of any size is read in little memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fleet.domain.keys import canonical_target
+from fleet.domain.measuring import ABSURD_SEC, TensorSpec
+from fleet.domain.scope import RecordScope
+from fleet.errors import InvalidRequest, NoLibrary
+from fleet.library import Library, Record, StoredWorkload
+from fleet.library.exchange import RECORD_FILE, WORKLOAD_FILE, parse_record, parse_workload, with_args
+from fleet.packs import layout, strict_json
+from fleet.packs.contents import PackConfig, RecordFacts, parse_facts
+from fleet.packs.files import Budget, read_lines
+from fleet.packs.layout import Manifest
+
+WORKLOADS_NAME, RECORDS_NAME, FACTS_NAME = f"{WORKLOAD_FILE}.gz", f"{RECORD_FILE}.gz", "facts.jsonl.gz"
+
+MOST_RECORDS = 1_000_000
+_MOST_OF_WORKLOAD = 1_000
+_MOST_OF_WORKLOAD_BYTES = 64 * 1024**2
+_MOST_RUNS = 10_000
+_MOST_TARGET_CHARS = 4_096
+_LEAST_SEC = 1e-9
+"""A call alone takes longer."""
+
+_BATCH = 500
+"""Records per transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of a record, and its facts."""
+
+    where: str
+    workload: int
+    parts: object
+    facts: RecordFacts
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A workload of a pack with its records."""
+
+    workload: StoredWorkload
+    records: list[Record]
+    size_bytes: int
+
+
+def fill(library: Library, folder: Path, manifest: Manifest, config: PackConfig) -> None:
+    """Store the workloads and records of a pack that was copied into a folder.
+
+    Raises:
+        InvalidRequest: a line has another form or is not allowed, or the configuration has other counts.
+    """
+    if config.records > MOST_RECORDS:
+        raise InvalidRequest(f"it has {config.records:,} records, more than {MOST_RECORDS:,}")
+    counted = _Counts(config)
+    groups: list[Group] = []
+    for group in read_groups(folder, manifest):
+        counted.add(group)
+        groups.append(group)
+        if _is_batch(groups):
+            _store(library, groups)
+            groups = []
+    _store(library, groups)
+    counted.check()
+
+
+def _is_batch(groups: list[Group]) -> bool:
+    is_many = sum(len(one.records) for one in groups) >= _BATCH
+    return is_many or sum(one.size_bytes for one in groups) >= _MOST_OF_WORKLOAD_BYTES
+
+
+def read_groups(folder: Path, manifest: Manifest) -> Iterator[Group]:
+    """Yield each workload with its records. Raises InvalidRequest."""
+    budget = Budget()
+    lines = itertools.groupby(_lines(folder, manifest, budget), key=lambda line: line.workload)
+    workloads = read_lines(folder / manifest.layer(layout.WORKLOADS_TYPE).blob_name, WORKLOADS_NAME, budget)
+    before = ""
+    for number, (where, content) in enumerate(workloads):
+        workload = _workload(where, content)
+        found, of_workload = next(lines, (None, iter(())))
+        if found != number or workload.shash <= before:
+            raise InvalidRequest(f"{where}: its workloads are not sorted by hash, or one of them has no record")
+        before = workload.shash
+        yield _group(workload, of_workload, len(content))
+    if next(lines, None) is not None:
+        raise InvalidRequest(f"its {RECORDS_NAME} has records of workloads that {WORKLOADS_NAME} lacks")
+
+
+class _Counts:
+    """Counts the content of a pack, and compares it with the configuration."""
+
+    def __init__(self, config: PackConfig) -> None:
+        self._expected = (config.workloads, config.records, config.checked)
+        self._most = config.records
+        self._uids: set[str] = set()
+        self._workloads = self._records = self._checked = 0
+
+    def add(self, group: Group) -> None:
+        self._workloads += 1
+        self._records += len(group.records)
+        self._checked += sum(record.checked is True for record in group.records)
+        self._uids.update(record.uid for record in group.records)
+        if self._records > self._most or len(self._uids) < self._records:
+            raise InvalidRequest("it has more records than its configuration says, or one of them twice")
+
+    def check(self) -> None:
+        found = (self._workloads, self._records, self._checked)
+        if found != self._expected:
+            raise InvalidRequest(
+                f"it has {found} workloads, records and checked ones; its configuration says {self._expected}"
+            )
+
+
+def _store(library: Library, groups: list[Group]) -> None:
+    library.add_workloads(group.workload for group in groups)
+    library.add_records(record for group in groups for record in group.records)
+
+
+def _workload(where: str, content: bytes) -> StoredWorkload:
+    try:
+        return parse_workload(where, strict_json.parse(content, where))
+    except NoLibrary as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def _group(workload: StoredWorkload, lines: Iterator[_Line], size_bytes: int) -> Group:
+    records: list[Record] = []
+    args: tuple[TensorSpec, ...] = ()
+    for line in lines:
+        record, found = _parse(line, workload)
+        records.append(record)
+        args = args or found
+        size_bytes += line.size_bytes
+        if len(records) > _MOST_OF_WORKLOAD or size_bytes > _MOST_OF_WORKLOAD_BYTES:
+            raise InvalidRequest(
+                f"{line.where}: its workload has more than {_MOST_OF_WORKLOAD:,} records, or too large ones"
+            )
+    return Group(with_args(workload, args), records, size_bytes)
+
+
+def _parse(line: _Line, workload: StoredWorkload) -> tuple[Record, tuple[TensorSpec, ...]]:
+    facts = line.facts
+    scope = RecordScope(target_json="", device_model=facts.device_model, tvm_version=facts.tvm_version)
+    try:
+        record, args = parse_record(line.where, [0, line.parts], [workload], scope)
+    except NoLibrary as error:
+        raise InvalidRequest(str(error)) from error
+    if len(record.run_secs) > _MOST_RUNS or not all(_LEAST_SEC <= sec < ABSURD_SEC for sec in record.run_secs):
+        raise InvalidRequest(f"{line.where} has impossible times, or more than {_MOST_RUNS:,}")
+    if record.error is not None:
+        raise InvalidRequest(f"{line.where} has no times, or impossible ones")
+    target = record.scope.target_json
+    if len(target) > _MOST_TARGET_CHARS or not canonical_target(target):
+        raise InvalidRequest(f"{line.where} has no target, or one of more than {_MOST_TARGET_CHARS:,} characters")
+    known = replace(
+        record,
+        uid=facts.uid,
+        kind=facts.kind,
+        checked=True if facts.is_checked else None,
+        artifact_digest=facts.artifact_digest,
+        created_at=facts.measured_at,
+        provenance={},
+    )
+    return known, args
+
+
+def _lines(folder: Path, manifest: Manifest, budget: Budget) -> Iterator[_Line]:
+    """Yield the lines of records, each with the line of its facts."""
+    records, facts = (
+        read_lines(folder / manifest.layer(media_type).blob_name, title, budget)
+        for media_type, title in ((layout.RECORDS_TYPE, RECORDS_NAME), (layout.FACTS_TYPE, FACTS_NAME))
+    )
+    for (where, record), (where_facts, fact) in _in_step(records, facts):
+        value = strict_json.parse(record, where)
+        if not (isinstance(value, list) and len(value) == 2 and type(value[0]) is int):
+            raise InvalidRequest(f"{where} is not a record of MetaSchedule's JSONDatabase")
+        yield _Line(where, value[0], value[1], parse_facts(fact, where_facts), len(record))
+
+
+def _in_step(
+    records: Iterator[tuple[str, bytes]], facts: Iterator[tuple[str, bytes]]
+) -> Iterator[tuple[tuple[str, bytes], tuple[str, bytes]]]:
+    for record, fact in itertools.zip_longest(records, facts):
+        if record is None or fact is None:
+            raise InvalidRequest(f"its {RECORDS_NAME} and {FACTS_NAME} have different numbers of lines")
+        yield record, fact

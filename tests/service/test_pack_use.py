@@ -1,0 +1,154 @@
+"""Records of packs in builds, exports and tuning: after the user's own, and never ranked among these."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fleet.domain.keys import NO_TRACE
+from fleet.domain.scope import ScopeFilter
+from fleet.domain.workload import Workload
+from fleet.export.choice import choose
+from fleet.library import Library, Record, RecordKind
+from fleet.optimizer.recall import recall
+from fleet.packs.lookup import Packs, open_packs, sources_line
+from fleet.packs.making import PackOrder, make_pack
+from fleet.packs.shelf import Shelf
+from tests.packs import ANYONE, ARGS, PROGRAM, SCOPE, add_records, trace
+
+OTHER = replace(SCOPE, device_model="pi4 overclocked")
+
+
+def workload(shash: str) -> Workload:
+    return Workload(shash=shash, name=f"fused_conv2d_{shash}", mod_json=PROGRAM, args=ARGS, weight=1)
+
+
+@pytest.fixture
+def packs(tmp_path: Path) -> Iterator[Packs]:
+    """An open pack with three records each of the workloads 7 and 8, and one of 9 on another device model."""
+    with Library.open(tmp_path / "theirs.sqlite") as theirs:
+        add_records(theirs, "7", "8")
+        add_records(theirs, "9", scope=OTHER)
+        order = PackOrder(scopes=[SCOPE, OTHER], title="theirs")
+        make_pack(theirs, order, tmp_path / "theirs.pack")
+    shelf = Shelf(tmp_path / "packs")
+    shelf.add(tmp_path / "theirs.pack", ANYONE)
+    with open_packs(shelf) as opened:
+        yield opened
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Iterator[Library]:
+    with Library.open(tmp_path / "ours.sqlite") as opened:
+        yield opened
+
+
+def add(library: Library, sec: float, kind: RecordKind = RecordKind.CANDIDATE, *, decision: int = 50) -> None:
+    """Add an own record of the workload 7."""
+    library.add_workload(workload("7"))
+    text = "" if kind is RecordKind.BASELINE else trace(decision)
+    library.add_record(Record(workload="7", scope=SCOPE, trace_json=text, run_secs=(sec,), checked=True, kind=kind))
+
+
+def test_a_pack_serves_a_user_without_records(library: Library, packs: Packs) -> None:
+    """The schedules, their source and the hardware come from the pack; nothing of it counts as a trial."""
+    found = choose(library, [workload("7"), workload("8"), workload("x")], SCOPE, packs)
+
+    assert {"7": trace(1), "8": trace(1)} == {shash: json.dumps(json.loads(one)) for shash, one in found.traces.items()}
+    assert (found.device_model, found.trials, found.unproven) == ("pi4", 0, "")
+    assert {True} == {bool(record.pack) for record in found.records}
+    assert found.packs == "2 schedules from the pack theirs, UNSIGNED: measured and checked by their word alone"
+
+
+@pytest.mark.parametrize("kind", [RecordKind.CANDIDATE, RecordKind.STATIC])
+def test_own_records_come_first_however_slow(library: Library, packs: Packs, kind: RecordKind) -> None:
+    """A second of one's own is more than a millisecond of others."""
+    add(library, 1.0, kind)
+    found = choose(library, [workload("7"), workload("8")], SCOPE, packs)
+    assert {"7": trace(50), "8": trace(1)} == {
+        shash: json.dumps(json.loads(one)) for shash, one in found.traces.items()
+    }
+    assert {"7": "", "8": "theirs"} == {one.shash: "theirs" if one.pack else "" for one in found.records}
+
+
+def test_an_own_decision_against_a_schedule_stands(library: Library, packs: Packs) -> None:
+    """A workload that is faster without a schedule here keeps none."""
+    add(library, 1.0)
+    add(library, 0.5, RecordKind.BASELINE)
+    assert choose(library, [workload("7")], SCOPE, packs).traces == {"7": NO_TRACE}
+
+
+@pytest.mark.parametrize(
+    "within",
+    [
+        replace(SCOPE, device_model="pi5"),
+        replace(SCOPE, tvm_version="0.28"),
+        replace(SCOPE, target_json='{"kind":"llvm","num-cores":2}'),
+    ],
+)
+def test_records_of_other_scopes_are_not_used(library: Library, packs: Packs, within: ScopeFilter) -> None:
+    """Device model, TVM and target have to be the same."""
+    assert choose(library, [workload("7")], within, packs).traces == {}
+
+
+def test_schedules_of_a_pack_are_tried_first_and_count_for_nothing(library: Library, packs: Packs) -> None:
+    """A search begins with those for this very scope, then those for other device models; they are no trials."""
+    known, other = recall(library, [workload("7"), workload("9")], SCOPE, packs)
+
+    assert [trace(1), trace(2), trace(3)] == [json.dumps(json.loads(one.trace_json)) for one in known.seeds[:3]]
+    assert [trace(1), trace(2)] == [json.dumps(json.loads(one.trace_json)) for one in other.seeds[:2]]
+    assert {PROGRAM} == {one.mod_json for one in known.seeds}
+    assert [(0, [], {})] * 2 == [(one.trials_before, one.records, one.right) for one in (known, other)]
+    assert library.trial_counts(["7"]) == {"7": 0}
+
+
+def test_a_workload_with_own_trials_gets_no_seeds_of_packs(library: Library, packs: Packs) -> None:
+    """The first batch has passed; a static record alone is no trial."""
+    add(library, 1.0)
+    [tried] = recall(library, [workload("7")], SCOPE, packs)
+    assert tried.seeds == ()
+
+
+def test_a_line_names_each_pack(packs: Packs) -> None:
+    """It is empty without any schedule."""
+    assert sources_line({}) == ""
+    assert sources_line(packs.best(["7"], SCOPE)).startswith("1 schedule from the pack theirs")
+
+
+@pytest.mark.slow
+def test_stock_metaschedule_reads_the_files_of_a_pack(tmp_path: Path) -> None:
+    """A user of stock TVM unzips two files, and opens them as a JSONDatabase."""
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.target import Target
+
+    from fleet.library.exchange import import_json
+    from fleet.packs.sources import open_source
+    from fleet.packs.staging import find_pack
+    from tests.contract.test_library_exchange import write_stock
+
+    write_stock(ms, tmp_path / "stock")
+    target = '{"kind":"llvm"}'
+    with Library.open(tmp_path / "library.sqlite") as library:
+        import_json(library, tmp_path / "stock", replace(SCOPE, target_json=target))
+        make_pack(library, PackOrder(scopes=library.scopes(), title="stock"), tmp_path / "stock.pack")
+        expected = [
+            record.trace_json for shash in library.find_workloads() for record in library.best(shash.shash, k=9)
+        ]
+    with open_source(tmp_path / "stock.pack") as source:
+        layers = find_pack(source).manifest.layers
+        for one in layers:
+            with source.open(one.blob_name) as (file, size):
+                (tmp_path / one.title.removesuffix(".gz")).write_bytes(gzip.decompress(file.read(size)))
+    database = ms.database.JSONDatabase(
+        str(tmp_path / "database_workload.json"), str(tmp_path / "database_tuning_record.json"), allow_missing=False
+    )
+    records = list(database.get_all_tuning_records())
+    assert len(expected) == len(records) > 0
+    assert {"llvm"} == {Target(record.target).kind.name for record in records}
+    shelf = Shelf(tmp_path / "packs")
+    assert shelf.add(tmp_path / "stock.pack", ANYONE).records == len(records)
