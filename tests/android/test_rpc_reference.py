@@ -56,7 +56,7 @@ STEADY = """
     while (now_ns() < end_ns);
   }), true)
 """
-"""Always takes the same processor time: neither clock nor caches of a shared machine change it, an interruption does."""
+"""Always takes the same processor time: no clock or cache of a shared machine changes it, an interruption does."""
 
 DYING_IN_IT = """
   Function::SetGlobal(kWork, Function::FromPacked([](tvm::ffi::PackedArgs, tvm::ffi::Any*) { _exit(3); }), true)
