@@ -10,10 +10,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fleet.base.quantities import count_text
+from fleet.dashboard.formatting import short_name
 from fleet.dashboard.head import head_line
 from fleet.dashboard.panes import BOOKINGS, DEVICES, JOBS, QUEUE, Choice, Pane
 from fleet.dashboard.sheet import make_sheet
-from fleet.domain.jobs import JobState
+from fleet.domain.jobs import JobState, JobStatus
 from fleet.domain.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -45,10 +46,11 @@ def render(snapshot: Snapshot, now_sec: float, *, address: str = "", width: int 
         parts += [Text(), *_table(BOOKINGS, booked, now_sec, width=width)]
         parts += _more(len(snapshot.bookings) - len(booked))
     if snapshot.jobs:
-        parts += [Text(), *_table(JOBS, snapshot.jobs[:_SHOWN_JOBS], now_sec, width=width)]
+        shown_jobs = snapshot.jobs[:_SHOWN_JOBS]
+        parts += [Text(), *_table(JOBS, shown_jobs, now_sec, width=width), *map(_aside, decision_lines(shown_jobs))]
     if optimizers := optimizer_lines(snapshot):
         parts += [] if snapshot.jobs else [Text()]
-        parts += [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in optimizers[:_SHOWN_OPTIMIZERS]]
+        parts += map(_aside, optimizers[:_SHOWN_OPTIMIZERS])
         parts += _more(len(optimizers) - _SHOWN_OPTIMIZERS)
     return Group(*parts)
 
@@ -58,6 +60,15 @@ def _table(pane: Pane[T], items: Sequence[T], now_sec: float, *, width: int) -> 
     sheet.header.stylize("dim")
     lines = [sheet.header, *(sheet.line(index) for index in range(len(sheet.names)))]
     return [Text(no_wrap=True, overflow="ellipsis").append_text(line) for line in lines]
+
+
+def decision_lines(jobs: Sequence[JobStatus]) -> list[str]:
+    """Return the next batch of each running job and its reason: "resnet18: conv2d 3x3 on pi4, since ..."."""
+    return [
+        f"{job.title or short_name(job.name)}: {job.decision}"
+        for job in jobs
+        if job.state is JobState.RUNNING and job.decision
+    ]
 
 
 def optimizer_lines(snapshot: Snapshot) -> list[str]:
@@ -72,6 +83,10 @@ def optimizer_lines(snapshot: Snapshot) -> list[str]:
         + (f" with {count_text(builders[name], 'builder')}" if builders[name] else "")
         for name in sorted(builders)
     ]
+
+
+def _aside(line: str) -> Text:
+    return Text(line, style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def _more(hidden: int) -> list[Text]:

@@ -182,6 +182,19 @@ def test_optimizers_are_listed_under_the_jobs() -> None:
     assert "lab2" not in text
 
 
+def test_the_next_batch_of_a_running_job_is_shown_with_its_reason() -> None:
+    """Below the jobs, by title or number. Ended jobs have none."""
+    jobs = (
+        JobStatus(name="jobs/1", title="tiny.onnx", decision="matmul 64 on cpu: most to gain"),
+        JobStatus(name="jobs/2", decision="softmax on pi4: first batch"),
+        JobStatus(name="jobs/3", decision="relu on pi4: first batch", state=JobState.FINISHED),
+    )
+
+    lines = text_of(Snapshot(jobs=jobs), 100).splitlines()
+
+    assert lines[-2:] == ["tiny.onnx: matmul 64 on cpu: most to gain", "2: softmax on pi4: first batch"]
+
+
 def test_idle_optimizers_are_listed_too() -> None:
     """A user sees that a submitted job would be run; beyond eight they are counted."""
     idle = [OptimizerStatus(name=f"lab{number}:5", builder_count=2) for number in range(8)]
