@@ -1,4 +1,4 @@
-"""Builds the images of the Containerfile, and starts a fleet of them: tracker, agent, optimizer and a client.
+"""Builds the images of the Containerfile, and starts a fleet of them: tracker, agent, optimizer, a client and the page.
 
     python scripts/container_check.py [OPTION ...]     # options of `podman build`, such as --build-arg BASE=debian
 
@@ -8,18 +8,21 @@ This needs root. Builds take minutes and the network.
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import subprocess
 import sys
 import tempfile
+import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGETS = ("tracker", "agent", "optimizer")
+TARGETS = ("tracker", "agent", "optimizer", "web", "agent-cuda", "optimizer-cuda")
+CUDA_LIBRARIES = {"agent-cuda": ("libcudart",), "optimizer-cuda": ("libcudart", "libnvrtc")}
 STATE = "/var/lib/tvm-fleet"
 
 _CHROOT = f"""
@@ -30,9 +33,17 @@ shift 2
 exec chroot "$root" /usr/bin/env -i "$@"
 """
 
+_LOAD_CUDA = """
+import ctypes, pathlib, sys, sysconfig
+site = pathlib.Path(sysconfig.get_path("purelib"))
+for name in sys.argv[1:]:
+    ctypes.CDLL(str(next(site.glob(f"nvidia/**/{name}.so.*"))))
+"""
+
 _SERVING_TRACKER = re.compile(r"tracker listening on \S+:(\d+)")
 _ASKING_AGENT = re.compile(r"fleet agent approve ([\w-]+)")
 _STARTED_OPTIMIZER = re.compile(r"(optimizer started)")
+_SERVING_PAGE = re.compile(r"fleet web login --port (\d+)")
 _SERVING_AGENT = re.compile(r"agent listening on \S+, serving (.+)")
 
 
@@ -120,7 +131,7 @@ def wait_for(process: subprocess.Popen[str], pattern: re.Pattern[str]) -> str:
 
 def start_fleet(image_of: Callable[[str], Image]) -> None:
     """Start all processes, approve the agent, and acquire its device."""
-    tracker, agent, optimizer = map(image_of, TARGETS)
+    tracker, agent, optimizer, web = map(image_of, TARGETS[:4])
     with ExitStack() as stack:
         serving = stack.enter_context(tracker.serving("--no-discovery", "--port", "0"))
         address = ("--tracker", f"127.0.0.1:{wait_for(serving, _SERVING_TRACKER)}")
@@ -131,6 +142,38 @@ def start_fleet(image_of: Callable[[str], Image]) -> None:
         token = tracker.run("fleet", "tracker", "token", "create", "--role", "user", *address)
         optimizer.run("fleet", "login", *address, given=token)
         wait_for(stack.enter_context(optimizer.serving(*address)), _STARTED_OPTIMIZER)
+        token = tracker.run("fleet", "tracker", "token", "create", "--role", "user", *address)
+        web.run("fleet", "login", *address, given=token)
+        page = stack.enter_context(web.serving(*address, "--url", "https://fleet.test", "--port", "0"))
+        port = wait_for(page, _SERVING_PAGE)
+        shown = read_page(web.run("fleet", "web", "login", "--port", port), int(port))
+        if "-cpu</a>" not in shown:
+            raise SystemExit(f"the page does not show the agent's device:\n{shown}")
+        print("  the page shows the agent's device", flush=True)
+
+
+def read_page(link: str, port: int) -> str:
+    """Sign in by a link and return the page of the fleet. Does a proxy's part: pages are at another name, by TLS."""
+    address = urllib.parse.urlsplit(link)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    headers = {"Host": address.netloc, "Origin": f"https://{address.netloc}"}
+    form = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
+    connection.request("POST", "/login", address.query, form)
+    signed_in = connection.getresponse()
+    signed_in.read()
+    connection.request("GET", "/", headers={**headers, "Cookie": signed_in.headers["Set-Cookie"].partition(";")[0]})
+    return connection.getresponse().read().decode()
+
+
+def check_cuda(image: Image, libraries: tuple[str, ...]) -> None:
+    """Load NVIDIA's libraries in an image, and start its command. A GPU would need the host's driver, too.
+
+    Raises:
+        subprocess.CalledProcessError: one is missing, or does not load.
+    """
+    image.run("python", "-c", _LOAD_CUDA, *libraries)
+    image.run(*image.entry[:3], "--help")
+    print(f"  {image.name} loads {', '.join(libraries)}", flush=True)
 
 
 def main() -> int:
@@ -139,6 +182,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fleet-containers-") as folder, ExitStack() as stack:
         images = {target: build(target, sys.argv[1:], runs, Path(folder), stack) for target in TARGETS}
         start_fleet(images.__getitem__)
+        for target, libraries in CUDA_LIBRARIES.items():
+            check_cuda(images[target], libraries)
     print("all images work")
     return 0
 
