@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cross.compile.cache import BuildCache
 from cross.targets.target import Target, parse_target
+from fleet.base.plain import to_object
 from fleet.building.cluster.address import ClusterAddress
 from fleet.domain.jobs import DEFAULT_STRATEGY
 from fleet.domain.measuring import Evaluator
@@ -150,4 +151,5 @@ class TuneOptions:
             "shapes": [{name: list(shape) for name, shape in shapes.items()} for shapes in self.shapes],
             "input_batch_size": self.input_batch_size,
             "batch_size": self.batch_size,
+            **({} if self.evaluator == TRIAL_EVALUATOR else {"evaluator": to_object(self.evaluator)}),
         }

@@ -27,11 +27,11 @@ def choose(times: sa.Subquery) -> sa.Subquery:
     return sa.select(ranked).where(ranked.c.rank == 1).subquery()
 
 
-def is_used(connection: sa.Connection) -> sa.ColumnElement[bool]:
-    """Return an SQL condition for records that belong to no reverted job."""
+def is_used(connection: sa.Connection, job_id: sa.ColumnElement[int] = records.c.job_id) -> sa.ColumnElement[bool]:
+    """Return an SQL condition for records, or other rows with a job, that belong to no reverted job."""
     if not has_table(connection, job_orders):
         return sa.true()
-    return ~sa.exists().where(job_orders.c.job_id == records.c.job_id, job_orders.c.reverted_at.is_not(None))
+    return ~sa.exists().where(job_orders.c.job_id == job_id, job_orders.c.reverted_at.is_not(None))
 
 
 def is_disturbed(connection: sa.Connection) -> sa.ColumnElement[object]:

@@ -15,7 +15,7 @@ from fleet.domain.keys import canonical_target, trace_digest
 from fleet.domain.measuring import ErrorKind
 from fleet.domain.proving import Proof
 from fleet.domain.scope import RecordScope
-from fleet.library import rows
+from fleet.library import rows, scope_times
 from fleet.library.schema import has_table, insert_into, proofs, records
 from fleet.library.values import RecordKind
 
@@ -59,7 +59,8 @@ def add(connection: sa.Connection, workload_id: int, scope: RecordScope, trace_j
             "error_message": rows.clean(proof.message),
             "median_sec": None,
         }
-        connection.execute(records.update().where(*same, records.c.error.is_(None)).values(refused))
+        failed = records.update().where(*same, records.c.error.is_(None)).values(refused)
+        scope_times.remove(connection, connection.execute(failed.returning(*scope_times.CHANGED)).mappings())
 
 
 def find(connection: sa.Connection, found: Collection[rows.Row]) -> dict[int, bool]:

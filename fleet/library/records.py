@@ -12,9 +12,9 @@ from fleet.domain.keys import canonical_target
 from fleet.domain.measuring import NO_VERDICT, ErrorKind, disturbances_in
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import NotFound
-from fleet.library import counting, environments, programs, proofs, rows
+from fleet.library import counting, environments, programs, proofs, rows, scope_times
 from fleet.library.jobs import job_id, touch, workload_ids
-from fleet.library.schema import disturbed_records, insert_into, jobs, records, workloads
+from fleet.library.schema import disturbed_records, insert_into, jobs, record_scopes, records, workloads
 from fleet.library.values import SCHEDULED, Record, RecordKind, StoredWorkload, TimedTrace, WorkloadOutline
 
 _WORKLOADS_LOCK = 0x776F726B6C6F6164
@@ -37,21 +37,31 @@ class Selection:
 
     def clauses(self, connection: sa.Connection) -> list[sa.ColumnElement[bool]]:
         """Conditions on `records` joined with `workloads` and `jobs`."""
-        within = self.within
-        given: list[tuple[sa.ColumnElement[str], object]] = [
-            (records.c.target_key, None if within.target_json is None else canonical_target(within.target_json)),
-            (records.c.device_model, within.device_model),
-            (records.c.tvm_version, within.tvm_version),
-        ]
-        found = [column == value for column, value in given if value is not None]
+        within, found = self.within, self.scope_clauses(connection, records)
         sources = [] if self.job_name is None else [jobs.c.name == self.job_name]
         sources += [] if self.known_by is None else [records.c.created_at < self.known_by]
         found += [sa.or_(*sources)] if sources else []
         found += [] if within.measured_since is None else [records.c.created_at >= within.measured_since]
         found += [environments.are_of_facts(connection, within.facts)] if within.facts else []
-        found.append(records.c.kind.in_([kind.value for kind in self.kinds]))
-        found += [] if self.with_reverted else [counting.is_used(connection)]
         return found if self.workloads is None else [*found, workloads.c.shash.in_(sorted(set(self.workloads)))]
+
+    def scope_clauses(self, connection: sa.Connection, table: sa.Table) -> list[sa.ColumnElement[bool]]:
+        """Conditions on the kinds, scopes and jobs of `records`, or of the table of scopes."""
+        within = self.within
+        given: list[tuple[str, object]] = [
+            ("target_key", None if within.target_json is None else canonical_target(within.target_json)),
+            ("device_model", within.device_model),
+            ("tvm_version", within.tvm_version),
+        ]
+        found = [table.c[name] == value for name, value in given if value is not None]
+        found.append(table.c.kind.in_([kind.value for kind in self.kinds]))
+        return found if self.with_reverted else [*found, counting.is_used(connection, table.c.job_id)]
+
+    @property
+    def is_of_whole_scopes(self) -> bool:
+        """True if it covers each record of a scope, kind and job, or none of them."""
+        parts = (self.workloads, self.job_name, self.known_by, self.within.measured_since)
+        return all(part is None for part in parts) and not self.within.facts
 
 
 def add_workloads(connection: sa.Connection, new: Iterable[StoredWorkload]) -> None:
@@ -112,7 +122,8 @@ def insert(connection: sa.Connection, new: Sequence[Record]) -> list[str]:
         rows.record_row(record, workload_id=ids[record.workload], job_id=owners.get(record.job_name)) for record in new
     ]
     if values:
-        connection.execute(insert_into(connection, records).on_conflict_do_nothing(index_elements=["uid"]), values)
+        new_only = insert_into(connection, records).on_conflict_do_nothing(index_elements=["uid"])
+        scope_times.add(connection, connection.execute(new_only.returning(*scope_times.CHANGED), values).mappings())
     if owners:
         touch(connection, owners.values())
     return [str(row["uid"]) for row in values]
@@ -198,7 +209,8 @@ def mark(connection: sa.Connection, record_id: int, *, is_right: bool, message: 
     values: dict[str, object] = {"checked": is_right}
     if not is_right:
         values |= {"error": ErrorKind.WRONG_OUTPUT.value, "error_message": rows.clean(message), "median_sec": None}
-        connection.execute(records.update().where(*same, records.c.error.is_(None)).values(values))
+        failed = records.update().where(*same, records.c.error.is_(None)).values(values)
+        scope_times.remove(connection, connection.execute(failed.returning(*scope_times.CHANGED)).mappings())
         return
     connection.execute(records.update().where(*same, records.c.checked.is_(None)).values(values))
 
@@ -233,6 +245,8 @@ def error_counts(connection: sa.Connection, selection: Selection) -> dict[str, d
 
 def scopes(connection: sa.Connection, selection: Selection, *, with_errors: bool = False) -> list[RecordScope]:
     """Return the scopes with times, in order of their first measurement; with errors, all scopes with records."""
+    if selection.is_of_whole_scopes and not with_errors and scope_times.are_kept(connection):
+        return _kept_scopes(connection, selection)
     parts = (records.c.target_key, records.c.device_model, records.c.tvm_version)
     query = (
         sa.select(sa.func.min(records.c.target_json).label("target_json"), *parts[1:])
@@ -240,6 +254,18 @@ def scopes(connection: sa.Connection, selection: Selection, *, with_errors: bool
         .where(*selection.clauses(connection), sa.true() if with_errors else records.c.error.is_(None))
         .group_by(*parts)
         .order_by(sa.func.min(records.c.id))
+    )
+    return [rows.scope_of(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def _kept_scopes(connection: sa.Connection, selection: Selection) -> list[RecordScope]:
+    """Return the scopes with times, from the table of scopes."""
+    kept = record_scopes.c
+    query = (
+        sa.select(sa.func.min(kept.target_json).label("target_json"), kept.device_model, kept.tvm_version)
+        .where(*selection.scope_clauses(connection, record_scopes))
+        .group_by(kept.target_key, kept.device_model, kept.tvm_version)
+        .order_by(sa.func.min(kept.first_id))
     )
     return [rows.scope_of(dict(row)) for row in connection.execute(query).mappings()]
 

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """Incremented with every change that older or newer programs cannot read; `fleet.library.migrations` has a file for
 each.
 """
@@ -179,6 +179,15 @@ records = sa.Table(
     sa.Index("records_by_workload_median", "workload_id", "kind", "median_sec"),
     sa.Index("records_by_workload_trace", "workload_id", "trace_digest"),
     sa.Index("records_by_job", "job_id"),
+)
+
+record_scopes = sa.Table(  # see `fleet.library.scope_times`
+    "record_scopes",
+    metadata,
+    sa.Column("job_id", sa.Integer, primary_key=True, autoincrement=False),  # 0: of no job
+    *(sa.Column(name, sa.Text, primary_key=True) for name in ("kind", "target_key", "device_model", "tvm_version")),
+    *required(sa.Text, "target_json"),
+    *required(sa.Integer, "times", "first_id"),
 )
 
 disturbed_records = sa.Table(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from fleet.domain.environment import environment_digest
-from fleet.library import Library
+from fleet.library import Library, schema
 from fleet.library.migrations import migrate
 from tests.contract.library_records import MATMUL, PI5, SCOPE, record
 from tests.contract.library_records import library as library
@@ -94,7 +94,7 @@ def test_records_from_before_have_no_environment(url: str) -> None:
         library.add_workload(MATMUL)
         library.add_record(record(1, environment=NEW))
     with connected(url) as connection:
-        migrate(connection, 8, 7)
+        migrate(connection, schema.SCHEMA_VERSION, 7)
 
     with Library.open(url) as library:
         assert [time.environment for time in library.kept_times([SCOPE])] == [""]

@@ -106,6 +106,7 @@ def test_a_library_of_an_earlier_version_becomes_one_of_today(url: str, version:
 
     with Library.open(url) as library:
         library.add_record(record(3, RecordKind.STATIC))
+        assert library.scopes() == library.scopes(["1"])
         found = [entry.trace_json for entry in library.records()]
 
     assert found == [record(number).trace_json for number in range(4)]

@@ -275,15 +275,15 @@ def test_a_jobs_argument_file_submits_it_again(path: str, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_a_run_without_an_order_has_an_argument_file_too(path: str) -> None:
-    """A run of `fleet tune` keeps its conditions, which are options."""
-    name = _submitted(path, "matmul-8", "--trials", "7", "--seed", "3", "--on", "kind=cuda")
+    """A run of `fleet tune` keeps its conditions, which are options; its evaluator is one of them."""
+    name = _submitted(path, "matmul-8", "--trials", "7", "--seed", "3", "--on", "kind=cuda", "--flush-cache")
     with Library.open(path) as library:
         job = library.queue.get(name)
     conditions = order_of(job).options.conditions()
 
     text = argument_file(replace(job, spec=None, conditions=conditions))
 
-    assert text == "model: matmul-8\n'on':\n- kind=cuda\ntrials: 7\nseed: 3\n"
+    assert text == "model: matmul-8\n'on':\n- kind=cuda\ntrials: 7\nseed: 3\nflush-cache: true\n"
 
 
 def _submitted(path: str, *words: str) -> str:
