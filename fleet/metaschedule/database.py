@@ -56,11 +56,11 @@ class Queries:
     unproven: int = 0
 
     def tell(self) -> None:
-        """Warn if no program was found, or if schedules are unchecked or unproven."""
-        if self.asked and not self.found:
+        """Warn if less than half of the programs were found, or if schedules are unchecked or unproven."""
+        if self.found * 2 < self.asked:
             warnings.warn(
-                f"the library has no record for any of {self.asked} programs of this module: stock lowering cuts "
-                "a model otherwise than fleet tune; compile with relax_pipeline=fleet.pipeline(target) instead",
+                f"the library has records for {self.found} of {self.asked} programs of this module: stock lowering "
+                "cuts a model otherwise than fleet tune; compile with relax_pipeline=fleet.pipeline(target) instead",
                 stacklevel=4,
             )
         if self.unchecked:
