@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
 import types
 import typing
@@ -84,6 +85,12 @@ def _read(hint: object, plain: object, where: str) -> object:
     raise InvalidRequest(f"{where}: expected {hint}, found {plain!r}")
 
 
+@functools.cache
+def _hints_of(cls: type) -> dict[str, Any]:
+    """Return the types of a class's fields. Python evaluates them anew at each call."""
+    return typing.get_type_hints(cls)
+
+
 def _read_first(hints: Sequence[object], plain: object, where: str) -> object:
     for hint in hints:
         if hint is types.NoneType and plain is None:
@@ -102,7 +109,7 @@ def _read_first(hints: Sequence[object], plain: object, where: str) -> object:
 def _read_fields(cls: type, plain: object, where: str) -> object:
     if not isinstance(plain, dict):
         raise InvalidRequest(f"{where}: expected a {cls.__name__}, found {plain!r}")
-    hints = typing.get_type_hints(cls)
+    hints = _hints_of(cls)
     names = [field.name for field in dataclasses.fields(cls) if field.init and field.name in plain]
     try:
         return cls(**{name: _read(hints[name], plain[name], f"{where}.{name}") for name in names})
