@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import signal
 import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -260,6 +262,25 @@ def test_what_a_kill_leaves_is_removed_by_the_next_change(fleet: Fleet, tmp_path
     shelf = Shelf()
     kept = shelf.add(Draft().write(tmp_path / "first"), ANYONE)
     assert {kept.hex, ".changing", "packs.lock"} == {entry.name for entry in packs.iterdir()}
+
+
+@pytest.mark.parametrize("step", ["fill", "write_private", "shutil.rmtree"])
+def test_a_kill_at_any_step_leaves_a_shelf_that_works(fleet: Fleet, tmp_path: Path, step: str) -> None:
+    """A killed addition has happened or not; the next one takes place, and nothing else is left."""
+    pack = Draft().write(tmp_path / "first")
+    program = (
+        "import os, sys, pathlib\nfrom fleet.packs import shelf\nfrom tests.packs import ANYONE\n"
+        f"shelf.{step} = lambda *_, **__: os.kill(os.getpid(), 9)\nshelf.Shelf().add(pathlib.Path(sys.argv[1]), ANYONE)"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", program, str(pack)], cwd=root, check=False, capture_output=True)
+    shelf = Shelf()
+    before = shelf.kept()
+    kept = shelf.add(pack, ANYONE)
+    assert (done.returncode, before) == (-signal.SIGKILL, ()), done.stderr
+    assert (kept,) == shelf.kept()
+    assert {kept.hex, ".changing", "packs.lock"} == {entry.name for entry in (tmp_path / "data" / "packs").iterdir()}
+    assert shelf.verify(kept, ANYONE).digest == kept.digest
 
 
 def test_the_first_pack_with_a_checked_record_serves_it(tmp_path: Path) -> None:
