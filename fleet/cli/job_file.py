@@ -45,7 +45,7 @@ def argument_file(job: Job) -> str:
 def _asked(job: Job) -> tuple[TuneOptions, str]:
     """Return a job's options, and its tracker. A run of `fleet tune` keeps no others than its conditions."""
     if job.spec is None:
-        return from_plain(TuneOptions, {"model": job.title, **job.conditions}), ""
+        return from_plain(TuneOptions, {"model": job.title, "tags": list(job.tags), **job.conditions}), ""
     order = order_of(job)
     return order.options, order.tracker
 
@@ -60,6 +60,8 @@ def _entries(options: TuneOptions, tracker: str) -> Iterator[tuple[str, object]]
     yield from ((key, values[name]) for key, name in _PLAIN.items() if values[name] != usual[name])
     if options.tasks:
         yield "tasks", list(options.tasks)
+    if options.tags:
+        yield "tag", list(options.tags)
     if shapes := list(_shapes(options)):
         yield "shape", shapes
     if options.deadline is not None:

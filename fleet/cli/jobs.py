@@ -94,6 +94,10 @@ app.command("submit", cls=_SubmitCommand)(with_tune_options(_submit))
 @app.command("list")
 def list_(
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="Number of jobs, newest first.")] = 20,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="WORD", parser=options.tag_word, help="Only jobs with all these tags."),
+    ] = None,
     library: LibraryOption = None,
     wide: WideOption = False,
     json_output: JsonOption = False,
@@ -103,7 +107,7 @@ def list_(
     Example: fleet jobs list
     """
     with existing_library(library) as opened:
-        found = opened.jobs(limit)
+        found = opened.jobs(limit, tags=tag or ())
     if json_output:
         options.print_json({"jobs": [job_data(job) for job in found]})
     elif found:

@@ -37,6 +37,7 @@ def job_data(job: Job) -> dict[str, object]:
         "trials_total": job.trials_asked,
         "holder": job.holder,
         "owner": job.owner,
+        "tags": list(job.tags),
         "host": job.host,
         "optimizer": job.optimizer,
         "priority": job.priority,
@@ -61,7 +62,7 @@ def print_jobs(jobs: Sequence[Job], console: Console) -> None:
     for job in jobs:
         table.add_row(
             job.name,
-            line(job.title),
+            line(" ".join([job.title, *(f"#{tag}" for tag in job.tags)])),
             _state(job),
             trials_text(job.trials_done, job.trials_asked),
             str(job.trials_failed),

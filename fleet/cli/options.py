@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import os
+import re
 import signal
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_TAG = re.compile(r"[\w.][\w./-]{0,59}")
 _WORKERS_PER_CORE = 4
 _LEAST_BOUND = 16
 _WORKER_BYTES = 256 * 1024**2
@@ -57,6 +59,13 @@ def seconds_above_zero(text: str | float) -> float:
     if sec == 0:
         raise typer.BadParameter(f"{text} is not above zero")
     return sec
+
+
+def tag_word(text: str) -> str:
+    """Return a tag of a job. Anything but a short word is a usage error."""
+    if not _TAG.fullmatch(text):
+        raise typer.BadParameter(f"{text!r} is no tag; write up to 60 letters, digits, '.', '_', '-' and '/'")
+    return text
 
 
 def finite(value: float | None) -> float | None:

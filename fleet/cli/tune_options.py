@@ -28,6 +28,7 @@ from fleet.cli.options import (
     running_fleet,
     seconds,
     selector_or_default,
+    tag_word,
 )
 from fleet.cli.options import build_cache as cache_of
 from fleet.cli.shapes import parse_shapes
@@ -160,6 +161,10 @@ def with_tune_options(act: Act) -> Callable[..., None]:
         priority: Annotated[
             str, typer.Option(metavar="CLASS", help="urgent, normal, background, or a number: larger goes first.")
         ] = "normal",
+        tag: Annotated[
+            list[str] | None,
+            typer.Option("--tag", metavar="WORD", parser=tag_word, help="A word to find the job by; may be repeated."),
+        ] = None,
         deadline: Annotated[
             datetime | None,
             typer.Option(
@@ -239,6 +244,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             wait_timeout_sec=wait_timeout,
             connect_timeout_sec=connect_timeout,
             priority=parse_priority(priority),
+            tags=tuple(sorted(set(tag or ()))),
             deadline=deadline,
             target_ms=target_ms,
             until_gain=0.0 if exhaust else until_gain / 100,

@@ -42,6 +42,7 @@ class Beginning:
 
     tuner: str
     weight_by_shash: Mapping[str, float]
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,7 @@ class OwnEntry:
             holder=account_name(),
             owner=await asyncio.to_thread(account_key_id),
             optimizer=optimizer,
+            tags=beginning.tags,
         )
         self._job = await patiently(start)
         claim = JobClaim(self._library, self._job.name, optimizer)

@@ -90,6 +90,9 @@ class TuneOptions:
 
     batch_size: int = 8
     enough: int = 512
+    tags: tuple[str, ...] = ()
+    """The user's words to find the job by."""
+
     wait_timeout_sec: float | None = None
     connect_timeout_sec: float = 10.0
     priority: int = 0

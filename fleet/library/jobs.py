@@ -18,6 +18,7 @@ from fleet.library import rows
 from fleet.library.ownership import owners
 from fleet.library.rows import Row, clean
 from fleet.library.schema import has_table, insert_into, job_orders, job_workloads, jobs, model_runs, records, workloads
+from fleet.library.tags import has_tags, tags_of
 from fleet.library.values import Job, JobState, ModelRun, RecordKind
 
 _SAME_START_SEC = 2.0
@@ -79,9 +80,14 @@ def job_id(connection: sa.Connection, name: str) -> int:
 
 
 def read_jobs(
-    connection: sa.Connection, *, name: str | None = None, model_digest: str | None = None, limit: int | None = None
+    connection: sa.Connection,
+    *,
+    name: str | None = None,
+    model_digest: str | None = None,
+    tags: Sequence[str] = (),
+    limit: int | None = None,
 ) -> list[Job]:
-    """Return jobs with their counts, newest first."""
+    """Return jobs with their counts, newest first; with tags, those that have all of them."""
     candidates = records.c.kind == RecordKind.CANDIDATE.value
     # A candidate that was measured twice, as the best few are, is one trial; on another kind of board it is another.
     parts = (records.c.trace_digest, records.c.device_model, records.c.target_key)
@@ -97,10 +103,16 @@ def read_jobs(
         query = query.where(jobs.c.name == name)
     if model_digest is not None:
         query = query.where(jobs.c.model_digest == model_digest)
+    if tags:
+        query = query.where(has_tags(connection, tags))
     found = [dict(row) for row in connection.execute(query.limit(limit)).mappings()]
-    orders = {order["job_id"]: order for order in _orders(connection, [row["id"] for row in found])}
-    owner_by_id = owners(connection, [row["id"] for row in found])
-    return [rows.job_of(row, orders.get(row["id"], {}), owner_by_id.get(row["id"], "")) for row in found]
+    ids = [row["id"] for row in found]
+    orders = {order["job_id"]: order for order in _orders(connection, ids)}
+    owner_by_id, tags_by_id = owners(connection, ids), tags_of(connection, ids)
+    return [
+        rows.job_of(row, orders.get(row["id"], {}), owner_by_id.get(row["id"], ""), tags_by_id.get(row["id"], ()))
+        for row in found
+    ]
 
 
 def _orders(connection: sa.Connection, owners: Sequence[int] | None = None) -> list[Row]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
@@ -27,6 +27,7 @@ from fleet.library.ownership import ANYBODY, Caller, check_owner, store_owner
 from fleet.library.rows import clean
 from fleet.library.schema import job_orders as orders
 from fleet.library.schema import jobs, optimizers
+from fleet.library.tags import store_tags
 from fleet.library.values import Job, JobState, OptimizerRecord
 
 CLAIM_SEC = 30.0
@@ -55,7 +56,14 @@ class JobQueue:
         self._engine = engine
 
     def submit(
-        self, *, title: str, spec: Mapping[str, object], priority: int = 0, holder: str = "", owner: str = ""
+        self,
+        *,
+        title: str,
+        spec: Mapping[str, object],
+        priority: int = 0,
+        holder: str = "",
+        owner: str = "",
+        tags: Iterable[str] = (),
     ) -> Job:
         """Submit a job, which any optimizer may claim.
 
@@ -77,6 +85,7 @@ class JobQueue:
             name = stored.insert_job(connection, fields)
             stored.insert_order(connection, name, order)
             store_owner(connection, stored.job_id(connection, name), owner)
+            store_tags(connection, stored.job_id(connection, name), tags)
             return stored.read_jobs(connection, name=name)[0]
 
     def get(self, name: str) -> Job:

@@ -109,7 +109,7 @@ def scope_of(row: Row) -> RecordScope:
     return RecordScope(**{name: row[name] for name in ("target_json", "device_model", "tvm_version")})
 
 
-def job_of(row: Row, order: Row, owner: str = "") -> Job:
+def job_of(row: Row, order: Row, owner: str = "", tags: tuple[str, ...] = ()) -> Job:
     """Return a job from its row joined with `trials_done` and `trials_failed`, and from the row of its order, if it
     has one.
     """
@@ -119,6 +119,7 @@ def job_of(row: Row, order: Row, owner: str = "") -> Job:
         **{key: row[key] for key in plain},
         **{key: order[key] for key in ordered if key in order},
         owner=owner,
+        tags=tags,
         state=JobState(row["state"]),
         trials_total=row["trials_total"],
         trials_done=row["trials_done"] or 0,

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 """Incremented with every change that older or newer programs cannot read; `fleet.library.migrations` has a file for
 each.
 """
@@ -116,6 +116,13 @@ job_owners = sa.Table(
     metadata,
     sa.Column("job_id", sa.ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
     *required(sa.Text, "key_id"),  # key of the account that started or submitted it
+)
+
+job_tags = sa.Table(
+    "job_tags",
+    metadata,
+    sa.Column("job_id", sa.ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
+    sa.Column("tag", sa.Text, primary_key=True),
 )
 
 optimizers = sa.Table(

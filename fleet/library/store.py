@@ -38,6 +38,7 @@ from fleet.library.pruning import Pruned, prune
 from fleet.library.queue import JobQueue, claim_end
 from fleet.library.records import Selection
 from fleet.library.rows import clean
+from fleet.library.tags import store_tags
 from fleet.library.values import (
     SCHEDULED,
     Job,
@@ -145,6 +146,7 @@ class Library:
         owner: str = "",
         optimizer: str = "",
         name: str = "",
+        tags: Iterable[str] = (),
     ) -> Job:
         """Store a job that this process starts now.
 
@@ -162,6 +164,7 @@ class Library:
             inserted = jobs.insert_job(connection, fields)
             jobs.insert_order(connection, inserted, order)
             store_owner(connection, jobs.job_id(connection, inserted), owner)
+            store_tags(connection, jobs.job_id(connection, inserted), tags)
             return jobs.read_jobs(connection, name=inserted)[0]
 
     def finish_job(
@@ -187,15 +190,16 @@ class Library:
         with engines.writing(self._engine) as connection:
             jobs.add_model_run(connection, run)
 
-    def jobs(self, limit: int | None = 100, *, model_digest: str | None = None) -> list[Job]:
+    def jobs(self, limit: int | None = 100, *, model_digest: str | None = None, tags: Sequence[str] = ()) -> list[Job]:
         """Return jobs, newest first. Running ones of an ended process on this host become INTERRUPTED.
 
         Args:
             model_digest: only those of this model.
+            tags: only those with all of these.
         """
         self._interrupt_abandoned()
         with engines.reading(self._engine) as connection:
-            return jobs.read_jobs(connection, model_digest=model_digest, limit=limit)
+            return jobs.read_jobs(connection, model_digest=model_digest, tags=tags, limit=limit)
 
     def job(self, name: str) -> JobSummary:
         """Return a job with its results for each workload. Raises NotFound."""

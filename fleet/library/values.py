@@ -83,6 +83,9 @@ class Job:
     owner: str = ""
     """Key id of the account that started or submitted it; empty if it has no key, or in jobs of older versions."""
 
+    tags: tuple[str, ...] = ()
+    """Its user's words to find it by, sorted."""
+
     priority: int = 0
     is_queued: bool = False
     """It was submitted: any optimizer of the library runs it."""

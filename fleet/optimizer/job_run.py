@@ -341,6 +341,7 @@ class JobRun:
             trials=total,
             tuner=strategy_of(options.strategy).summary,
             weight_by_shash={item.workload.shash: item.workload.weight for item in items},
+            tags=options.tags,
         )
 
     def _end(self) -> _End:

@@ -88,7 +88,12 @@ def submit(
         account=destination.account,
     )
     job = library.queue.submit(
-        title=options.title, spec=to_object(order), priority=options.priority, holder=holder, owner=owner
+        title=options.title,
+        spec=to_object(order),
+        priority=options.priority,
+        holder=holder,
+        owner=owner,
+        tags=options.tags,
     )
     for path in files:  # once more: `fleet library prune` removes files that no job refers to
         library.model_files.add(source / path)

@@ -26,6 +26,8 @@ from tests.programs import here
 
 WORKLOAD = StoredWorkload(shash="1", name="w", mod_json="{}")
 EARLIER = range(schema.OLDEST_VERSION, schema.SCHEMA_VERSION)
+SCOPES_SINCE = 9
+"""First version whose writers keep a table of scopes; rows that a test inserts are not in it."""
 
 
 def record(number: int, kind: RecordKind = RecordKind.CANDIDATE, **more: object) -> Record:
@@ -106,7 +108,8 @@ def test_a_library_of_an_earlier_version_becomes_one_of_today(url: str, version:
 
     with Library.open(url) as library:
         library.add_record(record(3, RecordKind.STATIC))
-        assert library.scopes() == library.scopes(["1"])
+        if version < SCOPES_SINCE:
+            assert library.scopes() == library.scopes(["1"])
         found = [entry.trace_json for entry in library.records()]
 
     assert found == [record(number).trace_json for number in range(4)]

@@ -496,3 +496,14 @@ def test_a_claim_outlives_the_pause_between_two_renewals() -> None:
     from fleet.jobs.claim import RENEW_SEC
 
     assert CLAIM_SEC >= 20 * RENEW_SEC
+
+
+def test_jobs_are_chosen_by_all_their_tags(library: Library) -> None:
+    """Tags are kept sorted and once, of submitted jobs and of others."""
+    waiting = library.queue.submit(title="a", spec={}, tags=["b", "a", "b"])
+    started = library.start_job(title="b", tags=["b"])
+
+    assert (waiting.tags, started.tags) == (("a", "b"), ("b",))
+    assert [job.name for job in library.jobs(tags=["b"])] == [started.name, waiting.name]
+    assert [job.name for job in library.jobs(tags=["a", "b"])] == [waiting.name]
+    assert library.jobs(tags=["c"]) == []

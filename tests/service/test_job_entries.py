@@ -64,6 +64,7 @@ def beginning(device_model: str = "pi4", trials: int = 8) -> Beginning:
         trials=trials,
         tuner="",
         weight_by_shash={"w": 2.0},
+        tags=("a",),
     )
 
 
@@ -114,6 +115,7 @@ async def test_a_jobs_conditions_stay_those_of_earlier_versions(tmp_path: Path) 
             "device_model": "pi4",
             "tvm_version": "0.27.0",
         }
+        assert begun.job.tags == ("a",)
 
 
 async def test_a_busy_library_does_not_block_lease_renewal(forgetful: Library, tmp_path: Path) -> None:

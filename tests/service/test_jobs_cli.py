@@ -273,6 +273,25 @@ def test_a_jobs_argument_file_submits_it_again(path: str, tmp_path: Path) -> Non
     assert shown == "model: matmul-8\n'on':\n- cpu\nexhaust: true\n"
 
 
+def test_jobs_are_found_by_their_tags(path: str) -> None:
+    """A job has all tags that are asked for; its argument file and its row have them, too."""
+    first = _submitted(path, "matmul-8", "--tag", "nightly", "--tag", "pi4/base")
+    second = _submitted(path, "matmul-8", "--tag", "nightly")
+
+    def listed(*words: str) -> list[tuple[str, list[str]]]:
+        found = json.loads(fleet("jobs", "list", "--library", path, "--json", *words)[1])["jobs"]
+        return [(job["name"], job["tags"]) for job in found if job["name"] in (first, second)]
+
+    assert listed("--tag", "nightly") == [(second, ["nightly"]), (first, ["nightly", "pi4/base"])]
+    assert listed("--tag", "nightly", "--tag", "pi4/base") == [(first, ["nightly", "pi4/base"])]
+    assert listed("--tag", "night") == []
+    assert "#nightly #pi4/base" in fleet("jobs", "list", "--library", path)[1]
+    assert "tag:\n- nightly\n- pi4/base\n" in fleet("jobs", "show", first, "--library", path, "--format", "yaml")[1]
+    code, _, err = fleet("jobs", "list", "--library", path, "--tag", "two words")
+    assert code == 2
+    assert "is no tag" in err
+
+
 @pytest.mark.slow
 def test_a_run_without_an_order_has_an_argument_file_too(path: str) -> None:
     """A run of `fleet tune` keeps its conditions, which are options; its evaluator is one of them."""

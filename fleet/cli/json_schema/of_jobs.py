@@ -23,6 +23,7 @@ class JobData(TypedDict):
     owner: str
     """Key id of the account that may change the job; empty if every account may."""
 
+    tags: list[str]
     host: str
     optimizer: str
     priority: int
