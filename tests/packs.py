@@ -58,7 +58,8 @@ def add_records(library: Library, *shashes: str, count: int = 4, scope: RecordSc
 def make_key(folder: Path, kind: str = "ed25519") -> Path:
     """Make an SSH key without a passphrase."""
     key = folder / f"id_{kind}"
-    subprocess.run(["ssh-keygen", "-q", "-N", "", "-t", kind, "-C", "test", "-f", str(key)], check=True)
+    size = ["-b", "2048"] if kind == "rsa" else []
+    subprocess.run(["ssh-keygen", "-q", "-N", "", "-t", kind, *size, "-C", "test", "-f", str(key)], check=True)
     return key
 
 

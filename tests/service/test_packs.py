@@ -27,6 +27,7 @@ from fleet.packs.signing import sign
 from fleet.packs.sources import open_source
 from fleet.packs.sshsig import NAMESPACE, signer_of
 from fleet.packs.staging import find_pack
+from tests.needs import is_absent
 from tests.packs import ANYONE, SCOPE, Draft, add_records, make_key
 
 Fleet = Callable[..., tuple[int, str, str]]
@@ -105,6 +106,17 @@ def test_equal_records_give_equal_bytes(fleet: Fleet, tmp_path: Path) -> None:
     make(fleet, "c.pack")
     assert unsigned == signed
     assert Path("a.pack").read_bytes() == Path("c.pack").read_bytes()
+
+
+@pytest.mark.skipif(is_absent("skopeo"), reason="needs skopeo")
+def test_another_reader_of_layouts_finds_the_same_pack(fleet: Fleet, tmp_path: Path) -> None:
+    """skopeo copies all blobs of the manifest whose digest is the pack's name."""
+    digest = make(fleet, "pi4.pack", "--sign", str(make_key(tmp_path)))
+    subprocess.run(["skopeo", "copy", "--quiet", "oci-archive:pi4.pack:pack", "dir:copied"], check=True)
+    manifest = Path("copied/manifest.json").read_bytes()
+    layers = {one["digest"] for one in json.loads(manifest)["layers"]}
+    assert layout.descriptor_of(manifest, layout.MANIFEST_TYPE).digest == digest
+    assert {digest[7:] for digest in layers} < {entry.name for entry in Path("copied").iterdir()}
 
 
 def test_a_pack_names_no_devices_and_no_jobs(fleet: Fleet, tmp_path: Path) -> None:
