@@ -73,3 +73,13 @@ def test_records_that_two_writers_store_at_once_count_once(library: Library, url
     for stored in library.records():
         library.mark_wrong(stored.id)
     assert library.scopes() == []
+
+
+def test_a_scope_whose_first_time_is_wrong_moves_to_its_next(library: Library) -> None:
+    """Scopes are in the order of their first time."""
+    first, *_ = library.add_records([record(1), record(2, scope=PI5), record(3)])
+    assert library.scopes() == [SCOPE, PI5]
+
+    library.mark_wrong(first.id)
+
+    assert library.scopes() == library.scopes([MATMUL.shash]) == [PI5, SCOPE]
