@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +16,8 @@ from fleet.cli import options
 from fleet.cli.activity import working
 from fleet.cli.options import LibraryOption
 from fleet.cli.pack_view import found_data, kept_data, print_found, print_kept
-from fleet.cli.record_filters import TargetOption
+from fleet.cli.record_filters import MaxAgeOption, TargetOption, WhereOption, record_filter
 from fleet.cli.stored import existing_library
-from fleet.domain.scope import ScopeFilter
 from fleet.domain.tvm_versions import tvm_version as installed_tvm
 from fleet.errors import ConfigError, NotFound
 from fleet.packs.making import PackOrder, make_pack
@@ -61,6 +61,8 @@ def make(
     tvm_version: Annotated[
         str | None, typer.Option("--tvm-version", metavar="VERSION", help="Default: the installed TVM, else all.")
     ] = None,
+    max_age: MaxAgeOption = None,
+    where: WhereOption = None,
     best: Annotated[int, typer.Option("--best", min=1, max=1000, metavar="K", help="Records of each workload.")] = 3,
     checked: Annotated[bool, typer.Option("--checked", help="Only records with a checked output.")] = False,
     title: Annotated[str, typer.Option("--title", help="Default: the device model.")] = "",
@@ -80,13 +82,19 @@ def make(
     Example: fleet pack make rpi4.pack --device-model 'Cortex-A72 x4' --checked --sign ~/.ssh/id_ed25519
     """
     check_output(file)
-    within = ScopeFilter(target_json=target, device_model=device_model, tvm_version=tvm_version or installed_tvm())
+    asked = record_filter(target=target, device_model=device_model, max_age=max_age, where=where)
+    within = replace(asked, tvm_version=tvm_version or installed_tvm())
     with working(f"writing {file}"), existing_library(library) as opened, scratch_dir("packed") as folder:
         scopes = opened.scopes(within=within)
         if not scopes:
             raise NotFound(f"{opened.url} has no records of {device_model!r} so; 'fleet library best' shows all")
         order = PackOrder(
-            scopes=scopes, best=best, checked_only=checked, title=title or device_model, licence=licence, key=sign
+            scopes=[within.of(scope) for scope in scopes],
+            best=best,
+            checked_only=checked,
+            title=title or device_model,
+            licence=licence,
+            key=sign,
         )
         made = make_pack(opened, order, folder / "pack")
         put_file(folder / "pack", file)

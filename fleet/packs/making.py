@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fleet.base.scratch import scratch_dir
 from fleet.base.version import package_version
-from fleet.domain.scope import RecordScope
+from fleet.domain.scope import ScopeFilter
 from fleet.errors import NotFound
 from fleet.library import Library, Record, StoredWorkload
 from fleet.library.exchange import record_line, workload_line
@@ -28,7 +28,9 @@ _SHARED_FACTS = ("kind", "core_count", "memory_bytes", "is_simulated")
 class PackOrder:
     """Choice of records, and the pack's description."""
 
-    scopes: Sequence[RecordScope]
+    scopes: Sequence[ScopeFilter]
+    """Records to choose from, each of one scope."""
+
     best: int = 3
     """Records of each workload and scope."""
 

@@ -134,6 +134,19 @@ def test_a_pack_names_no_devices_and_no_jobs(fleet: Fleet, tmp_path: Path) -> No
     assert (code, model["name"], len(model["environments"])) == (0, "pi4", 1)
 
 
+def test_a_pack_can_be_of_one_environment(fleet: Fleet) -> None:
+    """Times of a board with a fan differ from those of a bare one."""
+    with Library.open("library.sqlite") as library:
+        [known] = library.records("9", limit=1)
+        cooled = {"owner": {"cooling": "fan"}}
+        library.add_record(replace(known, uid="", run_secs=(7e-3,), trace_json="[[],[[7,1]]]", environment=cooled))
+
+    make(fleet, "pi4.pack", "--where", "cooling=fan")
+
+    [line] = gzip.decompress(content("pi4.pack")["database_tuning_record.json.gz"]).decode().splitlines()
+    assert json.loads(line)[1][1] == [7e-3]
+
+
 def test_slow_and_wrong_schedules_are_left_out(fleet: Fleet) -> None:
     """Schedules that are slower than none, and those with wrong outputs, help nobody."""
     with Library.open("library.sqlite") as library:
