@@ -26,7 +26,7 @@ from fleet.base.version import package_version
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 """Incremented when the output for a program changes without a new version of this package."""
 
 DEFAULT_MAX_BYTES = 4 * 1000**3

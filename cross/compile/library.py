@@ -140,13 +140,14 @@ def _finish(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with tempfile.TemporaryDirectory(prefix=".build-", dir=out_dir) as scratch:
             linked = Path(scratch) / "linked.so"
-            _write(compiled(Path(scratch)), target, linker, Path(scratch), linked)
+            object_digest = _write(compiled(Path(scratch)), target, linker, Path(scratch), linked)
             if kept is not None:
                 keep_object(Path(scratch, _CODE), kept)
             check_linked(linked.read_bytes(), target, linker)
             digest = digest_of(linked)
             path = out_dir / f"{digest.removeprefix('sha256:')}.so"
             facts |= {"target_json": target.json, "linker": linker.name, "tvm_version": tvm_version()}
+            facts["object_digest"] = object_digest
             artifact = Artifact(path=path, digest=digest, **facts)
             _move_into_place(linked, artifact)
     except OSError as error:
@@ -162,26 +163,33 @@ def _move_into_place(linked: Path, artifact: Artifact) -> None:
     linked.replace(artifact.path)
 
 
-def _write(library: Module, target: Target, linker: Linker, scratch: Path, output: Path) -> None:
-    """Link a single LLVM module directly; let TVM pack modules that import others or carry constants."""
+def _write(library: Module, target: Target, linker: Linker, scratch: Path, output: Path) -> str:
+    """Link a single LLVM module directly; let TVM pack modules that import others or carry constants.
+
+    Returns:
+        The digest of the linked object files.
+    """
     if library.kind == "llvm" and not list(library.imports):
         object_file = scratch / _CODE
         library.write_to_file(str(object_file), "o")
         link(linker, [object_file], output)
-        return
+        return digest_of(object_file)
 
-    pack = gpu_code.packer(target)
-    library.export_library(str(output), fcompile=_Packed(linker), fpack_imports=pack, workspace_dir=str(scratch))
+    pack, packed = gpu_code.packer(target), _Packed(linker)
+    library.export_library(str(output), fcompile=packed, fpack_imports=pack, workspace_dir=str(scratch))
+    return packed.object_digest
 
 
 class _Packed:
-    """Callback of `export_library` that records the object files."""
+    """Callback of `export_library` that links the object files."""
 
     output_format = "so"
 
     def __init__(self, linker: Linker) -> None:
         self._linker = linker
+        self.object_digest = ""
 
     def __call__(self, output: str, inputs: str | Sequence[str], **_: object) -> None:
-        names = [inputs] if isinstance(inputs, str) else inputs
-        link(self._linker, [Path(name) for name in names], Path(output))
+        paths = [Path(name) for name in ([inputs] if isinstance(inputs, str) else inputs)]
+        self.object_digest = digest_of("".join(map(digest_of, paths)).encode())
+        link(self._linker, paths, Path(output))

@@ -23,6 +23,7 @@ class ArtifactFacts(TypedDict, total=False):
     linker: str
     tvm_version: str
     loop_nests: tuple[str, ...]
+    object_digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,9 @@ class Artifact:
     tvm_version: str = ""
     loop_nests: tuple[str, ...] = ()
     """Parts of a whole model that stay loop nests, since nothing can schedule them: functions, blocks, operators."""
+
+    object_digest: str = ""
+    """ "sha256:<hex>" of its object code before linking, which no linker changes; empty when unknown."""
 
     @classmethod
     def of_file(cls, path: Path | str, **facts: Unpack[ArtifactFacts]) -> Artifact:

@@ -8,6 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+BEST = 3
+"""Schedules of a workload that are worth measuring again: a change of the environment may change their order."""
+
 
 class StaleReason(enum.StrEnum):
     """Reason to measure a record again."""

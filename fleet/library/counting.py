@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from fleet.library import carrying
 from fleet.library.schema import disturbed_records, has_table, job_orders, records
 
 _CANDIDATE = ("workload_id", "target_key", "device_model", "tvm_version", "trace_digest")
@@ -31,7 +32,10 @@ def is_used(connection: sa.Connection, job_id: sa.ColumnElement[int] = records.c
     """Return an SQL condition for records, or other rows with a job, that belong to no reverted job."""
     if not has_table(connection, job_orders):
         return sa.true()
-    return ~sa.exists().where(job_orders.c.job_id == job_id, job_orders.c.reverted_at.is_not(None))
+    is_reverted = sa.exists().where(job_orders.c.job_id == job_id, job_orders.c.reverted_at.is_not(None))
+    if job_id is not records.c.job_id:
+        return ~is_reverted
+    return ~is_reverted & ~carrying.is_reverted(connection)
 
 
 def is_disturbed(connection: sa.Connection) -> sa.ColumnElement[object]:

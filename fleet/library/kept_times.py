@@ -7,16 +7,13 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 
 from fleet.domain.charges import device_sec
-from fleet.domain.freshness import KeptTime
+from fleet.domain.freshness import BEST, KeptTime
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.library import counting
 from fleet.library import environments as kept
 from fleet.library.records import Selection, ranked
 from fleet.library.rows import Row
 from fleet.library.schema import environments, job_workloads, jobs, record_environments, records
-
-BEST = 3
-"""Schedules of a workload that are worth measuring again: a change of the environment may change their order."""
 
 
 def read(connection: sa.Connection, scopes: Sequence[RecordScope], within: ScopeFilter) -> list[KeptTime]:

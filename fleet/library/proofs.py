@@ -63,6 +63,15 @@ def add(connection: sa.Connection, workload_id: int, scope: RecordScope, trace_j
         scope_times.remove(connection, connection.execute(failed.returning(*scope_times.CHANGED)).mappings())
 
 
+def copy(connection: sa.Connection, row: rows.Row, tvm_version: str) -> None:
+    """Let the proof of a record's candidate hold for another TVM version with the same code, unless it has one."""
+    same = [proofs.c[name] == row[name] for name in _CANDIDATE]
+    found = rows.only(connection.execute(sa.select(proofs).where(*same)))
+    if found is not None:
+        values = {name: value for name, value in found.items() if name != "id"} | {"tvm_version": tvm_version}
+        connection.execute(insert_into(connection, proofs).values(values).on_conflict_do_nothing())
+
+
 def find(connection: sa.Connection, found: Collection[rows.Row]) -> dict[int, bool]:
     """Return the verdicts by record id: True if the time is proven, False if it is refuted. Omits unproven records."""
     workload_ids = sorted({row["workload_id"] for row in found})

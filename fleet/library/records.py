@@ -12,7 +12,7 @@ from fleet.domain.keys import canonical_target
 from fleet.domain.measuring import NO_VERDICT, ErrorKind, disturbances_in
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import NotFound
-from fleet.library import counting, environments, programs, proofs, rows, scope_times
+from fleet.library import counting, environments, makings, programs, proofs, rows, scope_times
 from fleet.library.jobs import job_id, touch, workload_ids
 from fleet.library.schema import disturbed_records, insert_into, jobs, record_scopes, records, workloads
 from fleet.library.values import SCHEDULED, Record, RecordKind, StoredWorkload, TimedTrace, WorkloadOutline
@@ -110,6 +110,9 @@ def add_records(connection: sa.Connection, new: Sequence[Record]) -> list[Record
     environments.add(
         connection,
         [(found[uid], record.environment) for uid, record in zip(uids, new, strict=True) if record.environment],
+    )
+    makings.add(
+        connection, {found[uid].id: record.making for uid, record in zip(uids, new, strict=True) if record.making}
     )
     return [found[uid] for uid in uids]
 
@@ -295,6 +298,12 @@ def only_row(connection: sa.Connection, record_id: int) -> rows.Row:
     if row is None:
         raise NotFound(f"the library has no record {record_id}")
     return row
+
+
+def by_id(connection: sa.Connection, record_id: int) -> Record:
+    """Return a stored record."""
+    (found,) = fetch(connection, joined().where(records.c.id == record_id))
+    return found
 
 
 def _note_disturbed(connection: sa.Connection, stored: Iterable[Record]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 """Incremented with every change that older or newer programs cannot read; `fleet.library.migrations` has a file for
 each.
 """
@@ -225,6 +225,30 @@ device_environments = sa.Table(  # of the newest record of each device
     sa.Column("device_name", sa.Text, primary_key=True),
     sa.Column("environment_id", sa.ForeignKey("environments.id"), nullable=False),
     *required(UtcDateTime, "seen_at"),
+)
+
+record_makings = sa.Table(  # see fleet.domain.making
+    "record_makings",
+    metadata,
+    sa.Column("record_id", sa.ForeignKey("records.id"), primary_key=True, autoincrement=False),
+    *required(sa.Text, "object_digest", "version"),
+    *required(JsonText, "evaluator"),
+)
+
+carried_records = sa.Table(  # see fleet.library.carrying
+    "carried_records",
+    metadata,
+    sa.Column("record_id", sa.ForeignKey("records.id"), primary_key=True, autoincrement=False),
+    sa.Column("from_id", sa.ForeignKey("records.id"), nullable=False),
+    *required(UtcDateTime, "carried_at"),
+)
+
+record_artifacts = sa.Table(  # of the best schedules of each scope
+    "record_artifacts",
+    metadata,
+    sa.Column("record_id", sa.ForeignKey("records.id"), primary_key=True, autoincrement=False),
+    *required(sa.Text, "facts"),
+    *required(sa.LargeBinary, "content"),
 )
 
 candidate_claims = sa.Table(

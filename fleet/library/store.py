@@ -13,22 +13,37 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatchcase
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import sqlalchemy as sa
 
+from fleet.artifacts.artifact import Artifact
 from fleet.base.batches import batched
 from fleet.base.settings import look_up
 from fleet.domain.freshness import KeptTime
+from fleet.domain.making import Making
 from fleet.domain.proving import Proof
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import LibraryReadOnly, NotFound
-from fleet.library import claims, environments, jobs, kept_times, origins, proofs, records, schema
+from fleet.library import (
+    carrying,
+    claims,
+    environments,
+    jobs,
+    kept_artifacts,
+    kept_times,
+    makings,
+    origins,
+    proofs,
+    records,
+    schema,
+)
 from fleet.library import engine as engines
 from fleet.library.claims import CandidateClaims
 from fleet.library.memory import Memory
@@ -392,6 +407,50 @@ class Library:
         """Return digest and facts of the environment of each record that has one."""
         with engines.reading(self._engine) as connection:
             return origins.environments_of(connection, record_ids)
+
+    def makings(self, record_ids: Iterable[int]) -> dict[int, Making]:
+        """Return build and measuring of the records for which they are known, by record id."""
+        with engines.reading(self._engine) as connection:
+            return makings.read(connection, record_ids)
+
+    def keep_artifacts(self, by_record: Mapping[int, Artifact], best: Collection[int]) -> None:
+        """Store artifacts of records, and remove those of records that are not among the best of their workload.
+
+        Args:
+            best: ids of the best records of each workload, whether their artifacts are new or not.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        with engines.writing(self._engine) as connection:
+            kept_artifacts.keep(connection, by_record, best)
+
+    def write_artifacts(self, record_ids: Iterable[int], folder: Path) -> dict[int, Artifact]:
+        """Write the kept artifacts of records into a folder, and return them by record id.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        with engines.reading(self._engine) as connection:
+            return kept_artifacts.write(connection, record_ids, folder)
+
+    def carry(self, record_id: int, tvm_version: str, making: Making) -> Record | None:
+        """Let a record count for another TVM version whose build has its object code, see `fleet.library.carrying`.
+
+        Returns:
+            The copy; None if the candidate has a record there.
+
+        Raises:
+            NotFound: no such record.
+        """
+        with engines.writing(self._engine) as connection:
+            copy = carrying.carry(connection, records.only_row(connection, record_id), tvm_version, making)
+            return None if copy is None else records.by_id(connection, copy)
+
+    def carried(self) -> dict[int, int]:
+        """Return the ids of the measured records behind the carried ones, by the id of the copy."""
+        with engines.reading(self._engine) as connection:
+            return carrying.origins(connection)
 
     def newest_record(self) -> int:
         """Return the largest id of a record; 0 in an empty library."""

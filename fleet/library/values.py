@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from fleet.base.quantities import time_text
 from fleet.base.text import sanitize
 from fleet.domain.jobs import JobState as JobState
+from fleet.domain.making import Making
 from fleet.domain.measuring import ErrorKind, disturbances_in
 from fleet.domain.observation import Observation
 from fleet.domain.origin import Origin
@@ -189,6 +190,9 @@ class Record:
 
     environment: Mapping[str, object] | None = None
     """Only for storing: see `fleet.domain.environment`. None: not known."""
+
+    making: Making | None = None
+    """Only for storing; `Library.makings` reads it. None: not known."""
 
     id: int = 0
     """Number in the library; 0 until it is stored."""

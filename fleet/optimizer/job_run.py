@@ -36,6 +36,7 @@ from fleet.library import Job, JobState, ModelRun
 from fleet.library.proof_words import unproven_line
 from fleet.model_schedules import are_static, schedules, without_static
 from fleet.models.model import Model
+from fleet.optimizer.best_artifacts import keep_best
 from fleet.optimizer.charges import ChargesOfJob
 from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import EndWanted
@@ -126,6 +127,7 @@ class JobRun:
             model = await self._tune(items, end, newest)
             if model is not None:
                 await patiently(partial(self.shop.library.add_model_run, _model_run(begun.job, model)))
+            await patiently(partial(keep_best, self.shop.library, self.workloads, self._scope, self.shop.artifact_dir))
             state = JobState.FINISHED
             self.core.say("")
             ended.set()

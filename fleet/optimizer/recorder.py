@@ -9,9 +9,11 @@ import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 
+from fleet.base.version import package_version
 from fleet.cost_model.feature_codec import pack_program
 from fleet.domain.charges import DEVICE_SEC, sharing
 from fleet.domain.environment import ENVIRONMENT
+from fleet.domain.making import Making, evaluator_facts
 from fleet.domain.measuring import Measurement
 from fleet.errors import InvalidRequest
 from fleet.jobs.patience import patiently
@@ -83,6 +85,11 @@ class Recorder:
             uid=uuid.uuid4().hex,  # chosen here: a store repeated after a lost answer is stored once
             program=_program(candidate),
             environment=_environment(measurement),
+            making=Making(
+                object_digest=candidate.build.artifact.object_digest if candidate.build is not None else "",
+                version=package_version(),
+                evaluator=evaluator_facts(conditions.evaluator),
+            ),
         )
 
 

@@ -53,6 +53,8 @@ def assert_it_is_read(url: str) -> None:
         assert [entry.trace_json for entry in library.records()] == [record(0).trace_json, record(1).trace_json]
         assert [entry.trace_json for entry in library.best("1", k=9)] == [record(0).trace_json, record(1).trace_json]
         assert library.environments() == {}
+        assert library.makings([1, 2]) == {}
+        assert library.carried() == {}
         assert {time.environment for time in library.kept_times(library.scopes())} <= {""}
         assert library.claims.poison("1") == frozenset()
         assert library.jobs() == []

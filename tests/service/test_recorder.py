@@ -6,11 +6,16 @@ import asyncio
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fleet.artifacts.artifact import Artifact
+from fleet.base.version import package_version
+from fleet.building.built_candidate import BuiltCandidate
 from fleet.domain.environment import environment_digest
+from fleet.domain.making import Making, evaluator_facts
 from fleet.domain.measuring import Measurement
 from fleet.domain.origin import Origin, Source
 from fleet.errors import LibraryDamaged, LibraryError, LibraryReadOnly
@@ -95,6 +100,21 @@ async def test_a_result_has_the_environment_of_its_measurement(library: Library,
     [time] = library.kept_times([scope])
     assert (record.provenance["epoch"], "environment" in record.provenance) == (3, False)
     assert time.environment == environment_digest({"kernel": "6.1"})
+
+
+async def test_a_result_has_the_digest_of_its_object_code(library: Library, tmp_path: Path) -> None:
+    """The version that built it and the evaluator are stored with it."""
+    wanted = conditions(tmp_path, library.start_job(title="t").name)
+    artifact = Artifact(path=tmp_path / "a.so", digest="sha256:a", object_digest="sha256:o")
+    candidate = replace(RESULT.candidate, build=BuiltCandidate(artifact=artifact, features=None))
+
+    _ = [each async for each in Recorder(library, wanted).store([replace(RESULT, candidate=candidate)])]
+
+    [record] = library.records("w")
+    facts = evaluator_facts(wanted.evaluator)
+    assert library.makings([record.id]) == {
+        record.id: Making(object_digest="sha256:o", version=package_version(), evaluator=facts)
+    }
 
 
 @pytest.mark.parametrize("library", [Forgetful], indirect=True)

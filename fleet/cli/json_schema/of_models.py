@@ -29,6 +29,7 @@ class Build(TypedDict):
     linker: str
     tvm_version: str
     loop_nests: list[str]
+    object_digest: str
 
 
 class Clocks(TypedDict):
