@@ -9,18 +9,23 @@ from fleet.cli.tables import line, make_table
 from fleet.domain.freshness import Freshness, Part
 
 
-def freshness_data(found: Freshness, max_age_sec: float) -> dict[str, object]:
-    """Return the freshness of a library."""
+def freshness_data(found: Freshness, max_age_sec: float, unknown_code: int | None) -> dict[str, object]:
+    """Return the freshness of a library.
+
+    Args:
+        unknown_code: number of records with unknown code; None: the code is not judged.
+    """
     return {
         "max_age_sec": max_age_sec,
         "all": _part_data(found.all, found),
         "stale": _part_data(found.stale, found),
         "reasons": {reason.value: _part_data(part, found) for reason, part in found.by_reason.items()},
         "unknown_environments": found.unknown_environments,
+        "unknown_code": unknown_code,
     }
 
 
-def print_freshness(found: Freshness, console: Console) -> None:
+def print_freshness(found: Freshness, console: Console, unknown_code: int | None) -> None:
     """Print a row for each reason, one for the stale records and one for all."""
     table = make_table("reason", "records", "models' time", "refresh", left=frozenset({"reason"}))
     rows = [(reason.value, part) for reason, part in found.by_reason.items()]
@@ -30,12 +35,15 @@ def print_freshness(found: Freshness, console: Console) -> None:
             line(name), str(part.records), "-" if share is None else f"{share:.1%}", elapsed_text(part.device_sec)
         )
     console.print(table)
-    for note in _notes(found):
+    for note in _notes(found, unknown_code):
         console.print(note, style="dim")
 
 
-def _notes(found: Freshness) -> list[str]:
-    notes = ["refresh: device time to measure them again; changed programs and changed code are not judged"]
+def _notes(found: Freshness, unknown_code: int | None) -> list[str]:
+    unjudged = "changed programs are" if unknown_code is not None else "changed code is"
+    notes = [f"refresh: device time to measure them again; {unjudged} not judged"]
+    if unknown_code:
+        notes.append(f"code not known: {count_text(unknown_code, 'record')}")
     if found.unknown_environments:
         notes.append(f"environment not known: {count_text(found.unknown_environments, 'record')}")
     if found.stale.without_device_sec:

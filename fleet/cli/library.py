@@ -1,5 +1,4 @@
-"""`fleet library best|coverage|stale|export|import|snapshots|prune|migrate`: records of past tuning runs, and the model
-learnt from them."""
+"""`fleet library`: records of past tuning runs, and the model learnt from them."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +14,7 @@ from fleet.cli import options
 from fleet.cli.activity import working
 from fleet.cli.freshness_view import freshness_data, print_freshness
 from fleet.cli.library_coverage import coverage
+from fleet.cli.library_refresh import refresh
 from fleet.cli.library_view import BestRow, best_data, print_best, print_snapshots, snapshot_data
 from fleet.cli.options import LibraryOption
 from fleet.cli.record_filters import (
@@ -39,8 +39,12 @@ from fleet.library.exchange import export_json, import_json
 from fleet.library.schema import SCHEMA_VERSION
 from fleet.library.versions import change_version
 
+if TYPE_CHECKING:
+    from fleet.optimizer.refreshing.changed_code import JudgedCode
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(coverage)
+app.command()(refresh)
 
 
 _ALL, _UNKNOWN = "all", "unknown"
@@ -193,6 +197,9 @@ def stale(
             show_default=False,
         ),
     ] = 180 * DAY_SEC,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Also build them again, and judge their code; needs TVM.")
+    ] = False,
     target: TargetOption = None,
     device_model: DeviceModelOption = None,
     tvm_version: VersionOption = None,
@@ -214,11 +221,14 @@ def stale(
             raise NotFound(_nothing_of("*", within, opened))
         times = opened.kept_times(scopes, within)
         now, oldest = datetime.now(UTC), timedelta(seconds=max_age)
-        found = judge(times, opened.environments(), now=now, max_age=oldest)
+        code = _judged_code(opened, scopes) if rebuild else None
+        changed = None if code is None else code.changed
+        found = judge(times, opened.environments(), now=now, max_age=oldest, changed=changed)
+    unknown = None if code is None else len(code.unknown & {time.record_id for time in times})
     if json_output:
-        options.print_json(freshness_data(found, max_age))
+        options.print_json(freshness_data(found, max_age, unknown))
         return
-    print_freshness(found, make_console(is_wide=False))
+    print_freshness(found, make_console(is_wide=False), unknown)
 
 
 @app.command()
@@ -316,6 +326,13 @@ def migrate(
     console.print(f"The library had version {done.found}, and has {to} now.")
     if done.backup is not None:
         console.print(f"A copy from before is at {done.backup}.")
+
+
+def _judged_code(library: Library, scopes: Sequence[RecordScope]) -> JudgedCode:
+    from fleet.optimizer.refreshing.changed_code import judge_code
+
+    with working("building the best schedules") as narrate:
+        return options.run(judge_code(library, scopes, narrate=narrate))
 
 
 def _in_use(library: Library, feature_version: str) -> StoredSnapshot | None:

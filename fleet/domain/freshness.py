@@ -22,6 +22,9 @@ class StaleReason(enum.StrEnum):
     DOUBT = "doubt"
     """All times of its candidate are disturbed."""
 
+    CODE = "code"
+    """Built today, it has other code. Judged only if it is built."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptTime:
@@ -38,6 +41,8 @@ class KeptTime:
 
     models_sec: float = 0.0
     """Share of all models' time [s] that it stands for; 0 unless it is the fastest of its workload."""
+
+    record_id: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,37 +72,54 @@ class Freshness:
 
 
 def stale_reasons(
-    time: KeptTime, environments: Collection[str], *, now: datetime, max_age: timedelta
+    time: KeptTime,
+    environments: Collection[str],
+    *,
+    now: datetime,
+    max_age: timedelta,
+    changed: Collection[int] = (),
 ) -> frozenset[StaleReason]:
     """Return all reasons to measure a time again.
 
     Args:
         environments: digests of the environments of its model's devices; empty: not known.
+        changed: ids of records with changed code.
     """
     is_elsewhere = bool(time.environment and environments) and time.environment not in environments
     holds = {
         StaleReason.ENVIRONMENT: is_elsewhere,
         StaleReason.AGE: now - time.measured_at > max_age,
         StaleReason.DOUBT: time.is_disturbed,
+        StaleReason.CODE: time.record_id in changed,
     }
     return frozenset(reason for reason, is_so in holds.items() if is_so)
 
 
 def judge(
-    times: Iterable[KeptTime], environments: Mapping[str, Collection[str]], *, now: datetime, max_age: timedelta
+    times: Iterable[KeptTime],
+    environments: Mapping[str, Collection[str]],
+    *,
+    now: datetime,
+    max_age: timedelta,
+    changed: Collection[int] | None = None,
 ) -> Freshness:
     """Sort kept times by their reasons.
 
     Args:
         environments: see `stale_reasons`, by device model.
+        changed: see `stale_reasons`; None: the code is not judged.
     """
     known = list(times)
-    reasons = [stale_reasons(time, environments.get(time.device_model, ()), now=now, max_age=max_age) for time in known]
+    reasons = [
+        stale_reasons(time, environments.get(time.device_model, ()), now=now, max_age=max_age, changed=changed or ())
+        for time in known
+    ]
+    judged_reasons = [reason for reason in StaleReason if reason is not StaleReason.CODE or changed is not None]
     judged = list(zip(known, reasons, strict=True))
     return Freshness(
         all=_part(known),
         stale=_part(time for time, found in judged if found),
-        by_reason={reason: _part(time for time, found in judged if reason in found) for reason in StaleReason},
+        by_reason={reason: _part(time for time, found in judged if reason in found) for reason in judged_reasons},
         unknown_environments=sum(not time.environment for time in known),
     )
 

@@ -1,4 +1,4 @@
-"""Carries records to another TVM version whose build of the same candidate has the same object code.
+"""Carries records to another TVM version that builds the same object code for the candidate.
 
 A carried record is a copy in the scope of that version, with the times, state and date of the measurement. Nothing old
 is changed. It counts as long as the job of its original does.
@@ -43,7 +43,7 @@ def carry(connection: sa.Connection, row: rows.Row, tvm_version: str, making: Ma
     insert = insert_into(connection, records).on_conflict_do_nothing(index_elements=["uid"])
     new_only = insert.values(values | {"uid": uid, "tvm_version": tvm_version}).returning(*scope_times.CHANGED)
     scope_times.add(connection, connection.execute(new_only).mappings())
-    copy = connection.execute(sa.select(records.c.id).where(records.c.uid == uid)).scalar_one()
+    copy = int(connection.execute(sa.select(records.c.id).where(records.c.uid == uid)).scalar_one())
     known = makings.read(connection, [row["id"]]).get(row["id"], Making())
     makings.add(connection, {copy: replace(making, evaluator=known.evaluator)})
     for table in (disturbed_records, record_artifacts, record_environments, record_programs):
@@ -63,7 +63,7 @@ def origins(connection: sa.Connection) -> dict[int, int]:
 
 
 def is_reverted(connection: sa.Connection) -> sa.ColumnElement[bool]:
-    """Return an SQL condition for carried records whose original belongs to a reverted job."""
+    """Return an SQL condition for copies of records of reverted jobs."""
     if not has_table(connection, carried_records):
         return sa.false()
     origin = records.alias("origin")

@@ -11,19 +11,36 @@ from fleet.domain.freshness import BEST, KeptTime
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.library import counting
 from fleet.library import environments as kept
-from fleet.library.records import Selection, ranked
+from fleet.library.records import Selection, best, ranked
 from fleet.library.rows import Row
-from fleet.library.schema import environments, job_workloads, jobs, record_environments, records
+from fleet.library.schema import environments, job_workloads, jobs, record_environments, records, workloads
+from fleet.library.values import Record
 
 
 def read(connection: sa.Connection, scopes: Sequence[RecordScope], within: ScopeFilter) -> list[KeptTime]:
     """Return the best times of each workload in each scope: checked ones, or any if none was checked."""
-    calls = _calls(connection)
+    weights = _calls(connection)
     return [
-        _time_of(row, scope.device_model, calls.get(row["workload_id"], 0.0))
+        _time_of(row, scope.device_model, weights.get(row["workload_id"], 0.0))
         for scope in scopes
         for row in _best(connection, within.of(scope))
     ]
+
+
+def best_records(connection: sa.Connection, scope: RecordScope, shashes: Sequence[str] | None = None) -> list[Record]:
+    """Return the records of the best schedules of each workload: checked ones, or any if none was checked."""
+    selection = Selection(workloads=shashes, within=scope)
+    checked = best(connection, selection, k=BEST, checked_only=True)
+    has_checked = {record.workload for record in checked}
+    any_of_them = best(connection, selection, k=BEST, checked_only=False)
+    return [*checked, *(record for record in any_of_them if record.workload not in has_checked)]
+
+
+def calls(connection: sa.Connection) -> dict[str, float]:
+    """Return the number of calls of each workload in all models, by its hash."""
+    by_id = _calls(connection)
+    query = sa.select(workloads.c.id, workloads.c.shash).where(workloads.c.id.in_(sorted(by_id)))
+    return {row.shash: by_id[row.id] for row in connection.execute(query)}
 
 
 def _best(connection: sa.Connection, within: ScopeFilter) -> list[Row]:
@@ -78,6 +95,7 @@ def _calls(connection: sa.Connection) -> Mapping[int, float]:
 
 def _time_of(row: Row, device_model: str, calls: float) -> KeptTime:
     return KeptTime(
+        record_id=row["id"],
         measured_at=row["created_at"],
         is_disturbed=bool(row["is_disturbed"]),
         environment=row["environment"] or "",

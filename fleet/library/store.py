@@ -253,6 +253,11 @@ class Library:
             raise NotFound(f"the library has no workload {shash!r}")
         return found[0]
 
+    def workloads(self, shashes: Iterable[str]) -> list[StoredWorkload]:
+        """Return the workloads among these hashes that the library has; oldest first."""
+        with engines.reading(self._engine) as connection:
+            return records.read_workloads(connection, list(shashes))
+
     def find_workloads(self, pattern: str = "*") -> list[StoredWorkload]:
         """Return the workloads that match a shell pattern of names (TVM's or ours) or a hash; oldest first."""
         with engines.reading(self._engine) as connection:
@@ -398,6 +403,20 @@ class Library:
         with engines.reading(self._engine) as connection:
             return environments.known_facts(connection)
 
+    def best_schedules(self, scope: RecordScope, workloads: Sequence[str] | None = None) -> list[Record]:
+        """Return the records of the best three schedules of each workload: checked ones, or any if none was checked.
+
+        Args:
+            workloads: only of these; None: of all.
+        """
+        with engines.reading(self._engine) as connection:
+            return kept_times.best_records(connection, scope, workloads)
+
+    def calls(self) -> dict[str, float]:
+        """Return the number of calls of each workload in all models, by the newest job of each model that has it."""
+        with engines.reading(self._engine) as connection:
+            return kept_times.calls(connection)
+
     def environments(self) -> dict[str, frozenset[str]]:
         """Return the digests of the environments in which each device model's devices measured last."""
         with engines.reading(self._engine) as connection:
@@ -435,7 +454,7 @@ class Library:
             return kept_artifacts.write(connection, record_ids, folder)
 
     def carry(self, record_id: int, tvm_version: str, making: Making) -> Record | None:
-        """Let a record count for another TVM version whose build has its object code, see `fleet.library.carrying`.
+        """Let a record count for another TVM version that builds its code, see `fleet.library.carrying`.
 
         Returns:
             The copy; None if the candidate has a record there.

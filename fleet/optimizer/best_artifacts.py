@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fleet.artifacts.artifact import Artifact
-from fleet.domain.freshness import BEST
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import WorkloadOutline
 from fleet.library import Library, Record
@@ -18,8 +17,7 @@ def keep_best(library: Library, workloads: Sequence[WorkloadOutline], scope: Rec
     Raises:
         LibraryError, DiskFull: they cannot be stored.
     """
-    by_workload = library.best_of([one.shash for one in workloads], scope, k=BEST, checked_only=True)
-    best = [record for records in by_workload.values() for record in records]
+    best = library.best_schedules(scope, [one.shash for one in workloads])
     built = {record.id: _artifact(record, folder) for record in best}
     found = {record_id: artifact for record_id, artifact in built.items() if artifact is not None}
     library.keep_artifacts(found, [record.id for record in best])

@@ -11,7 +11,7 @@ import pytest
 from fleet.domain.environment import environment_digest
 from fleet.library import Library, schema
 from fleet.library.migrations import migrate
-from tests.contract.library_records import MATMUL, PI5, SCOPE, record
+from tests.contract.library_records import MATMUL, PI5, SCOPE, numbers, record
 from tests.contract.library_records import library as library
 from tests.contract.test_library_migrations import connected
 
@@ -71,6 +71,9 @@ def test_the_best_three_checked_schedules_are_judged(library: Library) -> None:
 
     times = library.kept_times([SCOPE])
 
+    assert {time.record_id for time in times} == {one.id for one in library.best_schedules(SCOPE)}
+    assert numbers(library.best_schedules(SCOPE, [MATMUL.shash])) == [1, 2, 3]
+    assert library.calls() == {MATMUL.shash: 12.0}
     assert [time.models_sec for time in times] == pytest.approx([0.0, 0.0, 12e-3, 0.0])
     assert [time.is_disturbed for time in times] == [False, False, False, True]
     assert [time.device_sec for time in times] == [None, None, None, 0.5]

@@ -98,7 +98,8 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("pack update", "--allow-unsigned")
     run("pack remove", "cpu")
     run("library coverage", str(two_products), "--on", "cpu", *at, *library)
-    run("library stale", *library)
+    run("library stale", *library, "--rebuild")
+    run("library refresh", "--on", "cpu", *at, *library, "--minutes", "0", "--workers", "1")
     run("jobs list", *library)
     run("jobs show", tuned["job"], *library)
     run("jobs why", tuned["job"], *library)
@@ -218,12 +219,15 @@ def test_the_owners_facts_are_in_the_provenance(documents: dict[str, dict[str, A
 def test_every_measured_record_has_an_environment(documents: dict[str, dict[str, Any]], folder: Path) -> None:
     """Records of a moment ago are fresh: the board still has the software that it measured with."""
     with closing(sqlite3.connect(folder / "library.sqlite")) as database:
+        (artifacts,) = database.execute("SELECT count(*) FROM record_artifacts").fetchone()
         environments = [json.loads(facts) for (facts,) in database.execute("SELECT facts FROM environments")]
     found = documents["library stale"]
 
-    assert found["all"]["records"] > 0
+    assert 0 < artifacts <= found["all"]["records"]
     assert found["all"]["device_sec"] > 0
     assert found["unknown_environments"] == 0
+    assert (found["reasons"]["code"]["records"], found["unknown_code"]) == (0, 0)
+    assert {one["verdict"] for one in documents["library refresh"]["workloads"]} == {"kept"}
     assert [found["reasons"][reason]["records"] for reason in ("environment", "age")] == [0, 0]
     assert {(one["kernel"], one["owner"]["rack"]["unit"]) for one in environments} == {(platform.release(), 3)}
 

@@ -40,12 +40,15 @@ TIMES = st.lists(
         ({"measured_at": OLD}, {StaleReason.AGE}),
         ({"measured_at": NOW - HALF_YEAR}, set()),
         ({"is_disturbed": True}, {StaleReason.DOUBT}),
-        ({"environment": "before", "measured_at": OLD, "is_disturbed": True}, set(StaleReason)),
+        ({"record_id": 7}, {StaleReason.CODE}),
+        ({"environment": "before", "measured_at": OLD, "is_disturbed": True, "record_id": 7}, set(StaleReason)),
     ],
 )
 def test_each_reason_holds_by_itself(change: dict[str, object], reasons: set[StaleReason]) -> None:
     """All reasons are reported together. Records with an unknown environment stay fresh."""
-    found = stale_reasons(replace(FRESH, **change), {"now", "later"}, now=NOW, max_age=HALF_YEAR)  # type: ignore[arg-type]
+    time = replace(FRESH, **change)  # type: ignore[arg-type]
+
+    found = stale_reasons(time, {"now", "later"}, now=NOW, max_age=HALF_YEAR, changed=[7])
 
     assert found == reasons
 
@@ -69,6 +72,17 @@ def test_a_record_with_two_reasons_counts_once_among_the_stale() -> None:
     assert (found.all.models_sec, found.stale.models_sec) == (4.0, 1.0)
     assert (found.stale.device_sec, found.stale.without_device_sec) == (2.0, 1)
     assert found.unknown_environments == 0
+
+
+def test_code_is_judged_only_if_it_is_built() -> None:
+    """Without builds there is no count for it, rather than none."""
+    times = [replace(FRESH, record_id=7), replace(FRESH, record_id=8)]
+
+    unjudged = judge(times, {}, now=NOW, max_age=HALF_YEAR)
+    judged = judge(times, {}, now=NOW, max_age=HALF_YEAR, changed=[7])
+
+    assert (StaleReason.CODE in unjudged.by_reason, unjudged.stale.records) == (False, 0)
+    assert (judged.by_reason[StaleReason.CODE].records, judged.stale.records) == (1, 1)
 
 
 @given(TIMES)

@@ -58,6 +58,7 @@ BY_COMMAND: dict[str, type] = {
     "library import": library.Imported,
     "library migrate": library.Migrated,
     "library prune": library.Pruned,
+    "library refresh": library.Refreshed,
     "library snapshots": library.Snapshots,
     "library stale": library.Stale,
     "login": fleets.Joined,

@@ -76,6 +76,42 @@ class Stale(TypedDict):
     stale: StalePart
     reasons: dict[str, StalePart]
     unknown_environments: int
+    unknown_code: int | None
+
+
+class Ratio(TypedDict):
+    ratio: float
+    low: float
+    high: float
+
+
+class RefreshedWorkload(TypedDict):
+    shash: str
+    operator: str
+    models_sec: float
+    verdict: str
+    old_digest: str
+    new_digest: str
+    ratio: float | None
+    code: Ratio | None
+    problem: str
+
+
+class Refreshed(TypedDict):
+    """`fleet library refresh`"""
+
+    device_model: str
+    target: str
+    tvm_version: str
+    is_dry_run: bool
+    records_carried: int
+    workloads_to_measure: int
+    expected_device_sec: float
+    device_sec: float
+    environment: Ratio | None
+    verdicts: dict[str, int]
+    workloads: list[RefreshedWorkload]
+    problem: str
 
 
 class Snapshot(TypedDict):
