@@ -8,6 +8,7 @@ an access key. Towards tracker and agents, the gateway is a client like any othe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -166,15 +167,18 @@ class Gateway:
             await writer.drain()
             return
         self._counts.sessions += 1
+        use = contextlib.ExitStack()
+        use.callback(self._grants.give_back, grant)
         try:
             async with self._revocations.watching(grant.key_id):
-                await carry(reader, writer, grant.device, greeting.timeout_sec)
+                # The agent serves a device's sessions in turn, so the next one may begin while the worker ends.
+                await carry(reader, writer, grant.device, greeting.timeout_sec, on_client_end=use.close)
         except NotAllowed as error:
             await fail(writer, str(error))
         finally:
             self._counts.sessions -= 1
             self._counts.ended_sessions += 1
-            self._grants.give_back(grant)
+            use.close()
 
 
 def _caller(writer: asyncio.StreamWriter, own: PeerSocket | None) -> Caller:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from fleet.client.device import Device
 from fleet.errors import FleetError
@@ -17,16 +17,21 @@ logger = logging.getLogger(__name__)
 
 
 async def carry(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, device: Device, timeout_sec: int | None
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    device: Device,
+    timeout_sec: int | None,
+    on_client_end: Callable[[], None],
 ) -> None:
     """Serve a session after its greeting, until either side ends it.
 
     Args:
         timeout_sec: time limit of the session [s]; None: unlimited. The client gets TVM's own error then.
+        on_client_end: called as soon as the client has closed the session; its worker takes a while longer to end.
     """
     try:
         async with asyncio.timeout(timeout_sec):
-            await _pump(reader, writer, device)
+            await _pump(writer, device, _contents(reader, on_client_end))
     except TimeoutError:
         await fail(writer, timeout_text(timeout_sec or 0))
     except FleetError as error:
@@ -40,16 +45,16 @@ async def fail(writer: asyncio.StreamWriter, text: str) -> None:
     await writer.drain()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, device: Device) -> None:
+async def _pump(writer: asyncio.StreamWriter, device: Device, contents: AsyncGenerator[bytes, None]) -> None:
     writer.write(greeting_answer(device.name.removeprefix("devices/")))
-    contents = _contents(reader)
     async with contextlib.aclosing(device.tunnel(contents)) as pieces:
         async for piece in pieces:
             writer.write(piece)
             await writer.drain()
 
 
-async def _contents(reader: asyncio.StreamReader) -> AsyncGenerator[bytes, None]:
+async def _contents(reader: asyncio.StreamReader, on_end: Callable[[], None]) -> AsyncGenerator[bytes, None]:
     with contextlib.suppress(ConnectionError):
         while content := await reader.read(TUNNEL_BYTES):
             yield content
+    on_end()

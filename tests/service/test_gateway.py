@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -103,6 +104,24 @@ async def test_a_spare_worker_serves_the_next_session(tmp_path: Path) -> None:
                 left = serving - ended
 
         await eventually(lambda: not site.agent.worker_pids)
+
+
+async def test_a_request_waits_for_no_worker_that_is_ending(tmp_path: Path) -> None:
+    """The client has closed its session, so the device is its own again. The next session begins after the worker."""
+    async with serve_site(tmp_path) as site:
+        peer = await TrackerPeer.open(site.port)
+        _, writer = await greeted(site.port, await granted(peer))
+        ending = await eventually(functools.partial(workers, site.agent, 3))
+        for pid in ending:
+            os.kill(pid, signal.SIGSTOP)
+        writer.close()
+        match_key = await asyncio.wait_for(granted(peer), 20)
+        for pid in ending:
+            os.kill(pid, signal.SIGCONT)
+
+        reader, _ = await greeted(site.port, match_key)
+        assert await reader.readexactly(4) == frames.INT.pack(SESSION_MAGIC)
+        await eventually(lambda: ending - set(site.agent.worker_pids))
 
 
 async def test_a_server_that_registers_is_refused(tmp_path: Path) -> None:
