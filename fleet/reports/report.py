@@ -20,7 +20,7 @@ from fleet.reports.document import Block, Code, Heading, Paragraph, Picture, Tab
 from fleet.reports.figures import Curve, DeviceFigures, JobFigures, figures_of
 from fleet.reports.plot import Panel, Svg, stacked, svg_plots, text_plot
 from fleet.reports.run_summary import Ending
-from fleet.reports.whole_model import times_line, times_of, times_table, verdict_on
+from fleet.reports.whole_model import intervals_of, times_line, times_of, times_table, verdict_on
 
 _HOW_COUNTED = (
     "Curves show the least time that was measured so far; the table shows the times that count: the newest undisturbed "
@@ -101,9 +101,10 @@ class Report:
         figures = self.figures
         blocks: list[Block] = [Heading(self._title, 1), Paragraph(summary_of(figures))]
         if times := times_of(figures):
-            verdicts = [verdict_on(one.model) for one in figures.endings if one.model is not None]
+            models = [one.model for one in figures.endings if one.model is not None]
+            sentences = [text for model in models for text in (intervals_of(model), verdict_on(model))]
             blocks += [Heading("The whole model"), *map(times_table, times)]
-            blocks += [Paragraph(verdict) for verdict in verdicts if verdict]
+            blocks += [Paragraph(text) for text in sentences if text]
         for one in figures.by_device:
             ending = next((each for each in figures.endings if each.device_model == one.device_model), Ending())
             blocks += [Heading(f"{one.device_model} ({', '.join(one.devices) or 'no device'})")]

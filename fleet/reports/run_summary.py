@@ -13,6 +13,14 @@ from fleet.library import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """99 % confidence interval of a ratio of times."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndOfModel:
     """The whole model's times [ms], and whether its answers are right; None: not measured."""
 
@@ -27,6 +35,12 @@ class EndOfModel:
 
     reference: str = ""
     """Reference of the answers:  "onnxruntime", "torch", "ai_edge_litert", "untuned"; empty: nothing."""
+
+    against_static: Interval | None = None
+    """Tuned time over that with static schedules; None: the same program, or too few rounds in turns."""
+
+    against_engine: Interval | None = None
+    """Tuned time over the engine's."""
 
     max_abs_error: float | None = None
     tolerance: float | None = None

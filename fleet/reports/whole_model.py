@@ -32,12 +32,19 @@ def times_of(figures: JobFigures) -> list[dict[str, float]]:
 
 
 def times_table(times: Mapping[str, float]) -> Table:
-    """Return these times, beside that of the untuned program."""
+    """Return these times, and the untuned program's over each."""
     untuned_ms = times.get("untuned")
     rows = [
         [name, time_text(ms / 1e3), f"{untuned_ms / ms:.2f}" if untuned_ms and ms else ""] for name, ms in times.items()
     ]
-    return Table(["program", "latency", "speed-up"], rows)
+    return Table(["program", "latency", "against untuned"], rows)
+
+
+def intervals_of(model: EndOfModel) -> str:
+    """Tell what share of the other programs' times the tuned one takes, each with its interval; empty: not known."""
+    found = {"the static program's": model.against_static, f"{_engine(model)}'s": model.against_engine}
+    shares = [f"{one.low:.2f} to {one.high:.2f} of {name}" for name, one in found.items() if one is not None]
+    return f"In turns, the tuned program takes {' and '.join(shares)} time." if shares else ""
 
 
 def times_line(times: Mapping[str, float]) -> str:

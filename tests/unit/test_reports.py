@@ -21,7 +21,7 @@ from fleet.domain.measuring import ErrorKind
 from fleet.domain.scope import RecordScope
 from fleet.errors import NotFound
 from fleet.jobs.entry import kept_reports
-from fleet.jobs.report import ModelReport, TuneReport, WorkloadReport
+from fleet.jobs.report import ModelReport, RatioReport, TuneReport, WorkloadReport
 from fleet.library import JobState, Library, ModelRun, Record, RecordKind, StoredWorkload
 from fleet.reports.document import Code, Heading, Paragraph, Table, to_html, to_markdown
 from fleet.reports.figures import figures_of
@@ -163,7 +163,8 @@ def test_a_report_has_the_runs_results_and_its_records(job: tuple[Library, str])
     )  # fmt: skip
     model = ModelReport(
         untuned_ms=24.0, static_ms=12.0, tuned_ms=8.0, reference_ms=16.0, reference="torch", max_abs_error=2e-5,
-        tolerance=1e-3,
+        tolerance=1e-3, against_static=RatioReport(ratio=0.667, low=0.61, high=0.72),
+        against_engine=RatioReport(ratio=0.5, low=0.4, high=1.6),
     )  # fmt: skip
     report = TuneReport(
         job=name, title="m", device="devices/pi", device_model="pi4", library="l", trials=3, wall_sec=1.0,
@@ -183,6 +184,7 @@ def test_a_report_has_the_runs_results_and_its_records(job: tuple[Library, str])
     page = found.markdown()
     assert "| static | 12 ms | 2.00 |" in page
     assert "| PyTorch | 16 ms | 1.50 |" in page
+    assert "takes 0.61 to 0.72 of the static program's and 0.40 to 1.60 of PyTorch's time." in page
     assert "Its output agrees with PyTorch: largest difference 2e-05, 0.001 allowed." in page
     assert "| w2 | 1 | 1 | 5 ms | 4.321 ms | 3 ms |" in page
     assert "w2: nothing left to gain" in page
