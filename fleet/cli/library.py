@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fleet.base.quantities import count_text
 from fleet.cli import options
 from fleet.cli.activity import working
 from fleet.cli.freshness_view import freshness_data, print_freshness
@@ -36,6 +37,7 @@ from fleet.domain.tvm_versions import tvm_version as installed_tvm
 from fleet.errors import LibraryError, NotFound
 from fleet.library import Library, Record, StoredSnapshot, StoredWorkload
 from fleet.library.exchange import export_json, import_json
+from fleet.library.record_pruning import Kept
 from fleet.library.schema import SCHEMA_VERSION
 from fleet.library.versions import change_version
 
@@ -252,6 +254,16 @@ def snapshots(
         options.stderr().print(f"No snapshots in {opened.url} yet: the first comes with 64 measured candidates.")
 
 
+_KEPT = {
+    Kept.BEST: "among the best of their workload",
+    Kept.YOUNG: "young",
+    Kept.RUNNING: "of waiting or running jobs",
+    Kept.CARRIED: "behind records of another TVM version",
+    Kept.NO_SEARCH: "of unscheduled programs or whole models",
+    Kept.NEWEST: "as the newest",
+}
+
+
 @app.command()
 def prune(
     keep: Annotated[
@@ -266,26 +278,50 @@ def prune(
             "--days", min=0, max=36500, callback=options.finite, metavar="D", help="Keep entries younger than D days."
         ),
     ] = 30.0,
+    records: Annotated[
+        bool, typer.Option("--records", help="Remove old records, too; --best and --older-than keep some.")
+    ] = False,
+    best: Annotated[
+        int,
+        typer.Option(
+            "--best", min=1, max=1_000_000, metavar="K", help="Keep the K best schedules of each workload and scope."
+        ),
+    ] = 3,
+    older_than: Annotated[
+        float,
+        typer.Option(
+            "--older-than",
+            parser=age,
+            metavar="TIME",
+            help="Keep records that are not older: 12h, 90d. Default: 180d.",
+            show_default=False,
+        ),
+    ] = 180 * DAY_SEC,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
     library: LibraryOption = None,
     json_output: options.JsonOption = False,
 ) -> None:
-    """Remove old snapshots of the cost model, and the model files of old jobs.
+    """Remove old snapshots of the cost model, and the model files of old jobs; with --records, old records as well.
 
-    Kept are the snapshot in use, all that waiting and running jobs need, and what --keep and --days say. Jobs and their
-    records stay: a job without its model is resumed by submitting the model again.
+    Kept are the snapshot in use, all that waiting and running jobs need, and what --keep and --days say. Jobs stay: one
+    without its model is resumed by submitting the model again. Removed records no longer teach the cost model, and are
+    missing in reports of their jobs.
 
-    Example: fleet library prune --days 90 --dry-run
+    Example: fleet library prune --records --best 3 --older-than 180d --dry-run
     """
-    made_before = datetime.now(UTC) - timedelta(days=days)
-    with existing_library(library) as opened:
-        gone = opened.prune(newest=keep, made_before=made_before, is_trial=dry_run)
+    now = datetime.now(UTC)
+    with working("looking for old entries"), existing_library(library) as opened:
+        gone = opened.prune(newest=keep, made_before=now - timedelta(days=days), is_trial=dry_run)
+        since = now - timedelta(seconds=older_than)
+        removed = opened.prune_records(best=best, made_before=since, is_trial=dry_run) if records else None
     if json_output:
         options.print_json(
             {
                 "snapshots": list(gone.snapshots),
                 "model_files": list(gone.model_files),
                 "size_bytes": gone.size_bytes,
+                "records": None if removed is None else removed.removed,
+                "records_kept": None if removed is None else removed.kept,
                 "is_dry_run": dry_run,
             }
         )
@@ -293,6 +329,9 @@ def prune(
     verb, size_mb = "Would remove" if dry_run else "Removed", gone.size_bytes / 1e6
     what = f"{len(gone.snapshots)} snapshots and {len(gone.model_files)} model files"
     options.stderr().print(f"{verb} {what}, {size_mb:.1f} MB.")
+    if removed is not None:
+        kept = ", ".join(f"{count} {_KEPT[reason]}" for reason, count in removed.kept.items())
+        options.stderr().print(f"{verb} {count_text(removed.removed, 'record')}; kept: {kept or 'none'}.")
 
 
 @app.command()

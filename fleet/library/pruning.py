@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from fleet.library.schema import job_orders, jobs, model_parts, snapshots
 from fleet.library.values import JobState
 
-_GOES_ON = (JobState.QUEUED, JobState.RUNNING)
+GOES_ON = (JobState.QUEUED, JobState.RUNNING)
+"""States of jobs that may still need all that they have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ def _kept_jobs(connection: sa.Connection, newest: int, made_before: datetime) ->
     columns = (jobs.c.state, jobs.c.touched_at, job_orders.c.spec, job_orders.c.progress)
     query = sa.select(*columns).select_from(jobs.join(job_orders)).order_by(jobs.c.id.desc())
     for place, job in enumerate(connection.execute(query)):
-        if place < newest or job.touched_at >= made_before or job.state in _GOES_ON:
+        if place < newest or job.touched_at >= made_before or job.state in GOES_ON:
             yield job.spec, job.progress
 
 

@@ -51,6 +51,7 @@ from fleet.library.model_files import ModelFiles
 from fleet.library.ownership import store_owner
 from fleet.library.pruning import Pruned, prune
 from fleet.library.queue import JobQueue, claim_end
+from fleet.library.record_pruning import PrunedRecords, prune_records
 from fleet.library.records import Selection
 from fleet.library.rows import clean
 from fleet.library.tags import store_tags
@@ -138,6 +139,11 @@ class Library:
         """Remove old snapshots, and models of old jobs; see `fleet.library.pruning`."""
         with engines.writing(self._engine) as connection:
             return prune(connection, newest=newest, made_before=made_before, is_trial=is_trial)
+
+    def prune_records(self, *, best: int, made_before: datetime, is_trial: bool = False) -> PrunedRecords:
+        """Remove old records that no build would take; see `fleet.library.record_pruning`."""
+        with engines.writing(self._engine) as connection:
+            return prune_records(connection, best=best, made_before=made_before, is_trial=is_trial)
 
     def check_writable(self) -> None:
         """Check write access without writing, before work whose results have to be stored.

@@ -410,9 +410,26 @@ def test_pruning_reports_planned_and_deleted_rows(path: str, tmp_path: Path) -> 
         "snapshots": [],
         "model_files": list(files.values()),
         "size_bytes": 2_000_000,
+        "records": None,
+        "records_kept": None,
         "is_dry_run": False,
     }
     assert name in fleet("jobs", "list", "--library", path)[1]
+
+
+def test_pruning_of_records_says_why_the_others_stay(path: str) -> None:
+    """The failed one goes; without --records all stay, and none that is younger than --older-than goes."""
+    asked = ("prune", "--records", "--best", "2", "--library", path)
+    young = fleet(*asked)
+    dry = fleet(*asked, "--older-than", "0s", "--dry-run")
+    done = json.loads(fleet(*asked, "--older-than", "0s", "--json")[1])
+
+    assert young[2].endswith("Removed 0 records; kept: 3 among the best of their workload, 2 young.\n")
+    kept = "3 among the best of their workload, 1 of unscheduled programs or whole models"
+    assert dry[2].endswith(f"Would remove 1 record; kept: {kept}.\n")
+    assert (done["records"], done["records_kept"]) == (1, {"best": 3, "no search": 1})
+    with Library.open(path) as library:
+        assert not any(one.error for one in library.records())
 
 
 def test_a_library_is_brought_to_another_version_by_hand(path: str) -> None:

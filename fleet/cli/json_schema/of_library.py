@@ -138,6 +138,8 @@ class Pruned(TypedDict):
     snapshots: list[str]
     model_files: list[str]
     size_bytes: int
+    records: int | None
+    records_kept: dict[str, int] | None
     is_dry_run: bool
 
 
