@@ -8,6 +8,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
+from fleet.base.batches import batched
 from fleet.domain.keys import canonical_target
 from fleet.domain.measuring import NO_VERDICT, ErrorKind, disturbances_in
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
@@ -19,6 +20,9 @@ from fleet.library.values import SCHEDULED, Record, RecordKind, StoredWorkload, 
 
 _WORKLOADS_LOCK = 0x776F726B6C6F6164
 """Advisory lock held while workloads are added: "workload" in ASCII."""
+
+_WORKLOADS_BATCH = 100
+"""Workloads per statement: their programs may have 100 kB each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +72,22 @@ def add_workloads(connection: sa.Connection, new: Iterable[StoredWorkload]) -> N
     """Add new workloads. Known ones keep their name; only blank columns are filled in."""
     if connection.dialect.name == "postgresql":  # two inserts of the same rows in different order would deadlock
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_WORKLOADS_LOCK)))
-    for workload in new:
-        row = rows.workload_row(workload)
-        insert = insert_into(connection, workloads).values(row)
-        connection.execute(insert.on_conflict_do_nothing(index_elements=["shash"]))
-        this = workloads.c.shash == workload.shash
-        connection.execute(workloads.update().where(this, workloads.c.flop == 0).values(flop=row["flop"]))
-        if workload.args:
-            no_args = sa.type_coerce(workloads.c.args, sa.Text) == "[]"
-            connection.execute(workloads.update().where(this, no_args).values(args=row["args"]))
+    insert = insert_into(connection, workloads).on_conflict_do_nothing(index_elements=["shash"])
+    for batch in batched(map(rows.workload_row, new), _WORKLOADS_BATCH):
+        inserted = set(connection.scalars(insert.returning(workloads.c.shash), batch))
+        for row in batch:
+            if row["shash"] in inserted:
+                inserted.remove(row["shash"])  # a second row of the same workload fills in
+            else:
+                _fill_in(connection, row)
+
+
+def _fill_in(connection: sa.Connection, row: rows.Row) -> None:
+    this = workloads.c.shash == row["shash"]
+    connection.execute(workloads.update().where(this, workloads.c.flop == 0).values(flop=row["flop"]))
+    if row["args"]:
+        no_args = sa.type_coerce(workloads.c.args, sa.Text) == "[]"
+        connection.execute(workloads.update().where(this, no_args).values(args=row["args"]))
 
 
 def read_workloads(connection: sa.Connection, shashes: Sequence[str] | None = None) -> list[StoredWorkload]:

@@ -89,11 +89,16 @@ def test_the_limit_keeps_the_newest(library: Library) -> None:
     assert numbers(library.records(with_errors=False)) == [0, 1, 2, 3, 4]
 
 
-def test_a_workload_is_kept_once_and_completed(library: Library) -> None:
+@pytest.mark.parametrize("is_together", [False, True])
+def test_a_workload_is_kept_once_and_completed(library: Library, is_together: bool) -> None:
     """Adding a known hash keeps the first name and program, and fills in missing fields."""
-    library.add_workload(StoredWorkload(shash="18", name="first", mod_json="{}"))
-    library.add_workload(StoredWorkload(shash="18", name="second", mod_json="[]", flop=7.0, args=MATMUL.args))
-    library.add_workload(StoredWorkload(shash="18", name="third", mod_json="[]", flop=8.0))
+    known = [
+        StoredWorkload(shash="18", name="first", mod_json="{}"),
+        StoredWorkload(shash="18", name="second", mod_json="[]", flop=7.0, args=MATMUL.args),
+        StoredWorkload(shash="18", name="third", mod_json="[]", flop=8.0),
+    ]
+    for workloads in [known] if is_together else [[one] for one in known]:
+        library.add_workloads(workloads)
 
     expected = StoredWorkload(shash="18", name="first", mod_json="{}", flop=7.0, args=MATMUL.args)
     assert library.workload("18") == expected
