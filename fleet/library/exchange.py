@@ -98,7 +98,7 @@ def export_json(
 
 
 def _parts(library: Library, shash: str, within: ScopeFilter, *, by_scope: bool) -> list[ScopeFilter]:
-    """Return the filters for the scopes of a workload, whose times do not compare; or the given one."""
+    """Return a filter for each scope of a workload, since their times do not compare; or the given one."""
     return [within.of(scope) for scope in library.scopes([shash], within)] if by_scope else [within]
 
 

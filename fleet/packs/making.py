@@ -21,7 +21,7 @@ from fleet.packs.signing import sign
 from fleet.packs.staging import write_layout
 
 _SHARED_FACTS = ("kind", "core_count", "memory_bytes", "is_simulated")
-"""Facts that all devices of a model have in common. Others could tell whose board it was."""
+"""Facts that all devices of a model have in common. Others could identify the owner of a board."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

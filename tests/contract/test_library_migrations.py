@@ -27,7 +27,7 @@ from tests.programs import here
 WORKLOAD = StoredWorkload(shash="1", name="w", mod_json="{}")
 EARLIER = range(schema.OLDEST_VERSION, schema.SCHEMA_VERSION)
 SCOPES_SINCE = 9
-"""First version whose writers keep a table of scopes; rows that a test inserts are not in it."""
+"""First version with a table of scopes; rows that a test inserts are not in it."""
 
 
 def record(number: int, kind: RecordKind = RecordKind.CANDIDATE, **more: object) -> Record:

@@ -1,4 +1,4 @@
-"""Refreshes of a library whose programs are scripts: a simulated device takes the time that an artifact's text says.
+"""Refreshes of a library of scripts: a simulated device takes the time that an artifact's text says.
 
 As a process: python -m tests.system.refresh_script LIBRARY TRACKER SCRIPT
 """

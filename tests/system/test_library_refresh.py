@@ -1,4 +1,4 @@
-"""Refreshes on simulated devices whose times follow a script: tracker and agent are real processes."""
+"""Refreshes on simulated devices with scripted times: tracker and agent are real processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 _CONFIG = "devices: [{driver: simulated, name: sim, noise: 0.005, time_scale: 0}]"
 EQUAL = ("e1", "e2", "e3")
-"""Workloads whose code never changes."""
+"""Workloads with unchanged code."""
 
 
 @pytest.fixture(scope="module")

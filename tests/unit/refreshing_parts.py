@@ -41,7 +41,7 @@ def group(*schedules: Rebuilt, name: str = "matmul", calls: float = 1.0) -> Grou
 
 
 def simulated(factors: Mapping[str, float], seed: int, *, noise: float = 0.01, then_sec: float = 1e-3) -> Measured:
-    """Return a workload whose programs ran in rounds; a block in 25 is disturbed and takes up to 30 % longer."""
+    """Return a workload after rounds of its programs; a block in 25 is disturbed and takes up to 30 % longer."""
     rng = random.Random(seed)
     names = tuple(name for name in NAMES if name in factors)
     rounds = Rounds(
