@@ -87,7 +87,7 @@ def make(
     with working(f"writing {file}"), existing_library(library) as opened, scratch_dir("packed") as folder:
         scopes = opened.scopes(within=within)
         if not scopes:
-            raise NotFound(f"{opened.url} has no records of {device_model!r} so; 'fleet library best' shows all")
+            raise NotFound(f"{opened.url} has no such records of {device_model!r}; 'fleet library best' shows all")
         order = PackOrder(
             scopes=[within.of(scope) for scope in scopes],
             best=best,
