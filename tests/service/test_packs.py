@@ -340,7 +340,7 @@ def test_a_key_that_is_not_there_is_named(fleet: Fleet) -> None:
     code, _, err = fleet("make", "a.pack", "--device-model", "pi4", "--library", "library.sqlite", "--sign", "nokey")
     assert (code, "there is no key nokey" in err, Path("a.pack").exists()) == (2, True, False)
     code, _, err = fleet("make", "a.pack", "--device-model", "pi5", "--library", "library.sqlite")
-    assert (code, "no records of 'pi5'" in err) == (1, True)
+    assert (code, "no such records of 'pi5'" in err) == (1, True)
 
 
 def test_nobody_is_allowed_without_a_file(tmp_path: Path) -> None:
