@@ -16,7 +16,7 @@ from fleet.library.schema import job_orders, jobs, model_parts, snapshots
 from fleet.library.values import JobState
 
 GOES_ON = (JobState.QUEUED, JobState.RUNNING)
-"""States of jobs that may still need all that they have."""
+"""States of jobs that still need their snapshots, models and records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,8 +91,8 @@ def _unarmored(signature: bytes) -> bytes:
 
 def _verify(key: PublicKey, signed: _Reader, message: bytes) -> None:
     """Raises:
-    InvalidSignature: it is none of this message.
-    InvalidRequest: an unsupported key.
+    InvalidSignature: the key did not sign this message.
+    InvalidRequest: the key is unsupported.
     """
     algorithm, signature = signed.text(), signed.text()
     signed.end()

@@ -60,7 +60,7 @@ def test_news_have_a_row_and_the_rest_is_counted(capsys: pytest.CaptureFixture[s
 
 
 def test_a_dry_run_tells_the_cost(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing was measured, so that there are no verdicts to show."""
+    """A dry run measures nothing and shows no verdicts."""
     print_refresh(report(is_dry_run=True))
 
     assert capsys.readouterr().out == (

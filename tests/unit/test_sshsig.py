@@ -50,7 +50,7 @@ def test_a_line_that_is_not_understood_allows_nobody(line: str) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"x", b"SSHSIG", b"SSHSIG\0\0\0\2", b"SSHSIG\0\0\0\1\xff\xff\xff\xff"])
 def test_damaged_signatures_are_refused(content: bytes) -> None:
-    """Lengths beyond the end are no reason to read further."""
+    """A length beyond the end is refused without reading further."""
     lines = ["-----BEGIN SSH SIGNATURE-----", base64.b64encode(content).decode(), "-----END SSH SIGNATURE-----"]
     with pytest.raises(InvalidRequest, match="signature"):
         signer_of("\n".join(lines).encode(), b"content")

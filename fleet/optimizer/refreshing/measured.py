@@ -55,7 +55,7 @@ class Measured:
 
     @property
     def problem(self) -> str:
-        """The first error or wrong result; empty if there is none."""
+        """Message of the first error or wrong result, or empty."""
         return next(iter(self.wrong.values()), self.turns.problem)
 
     def verdict(self, environment: RatioInterval | None) -> Verdict:

@@ -43,7 +43,7 @@ class SideBySide:
 
     @property
     def problem(self) -> str:
-        """The first error; empty if there is none."""
+        """Message of the first error, or empty."""
         return next((found.error_message or str(found.error) for found in self.last.values() if found.error), "")
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fleet.optimizer.comparing.intervals import RatioInterval
 
 MARGIN = 0.01
-"""Smaller differences of code are no news, whatever their confidence."""
+"""Smallest relative difference between programs that is reported."""
 
 ENVIRONMENT_MARGIN = 0.02
 """The same for the environment: its ratio compares with times of another day."""

@@ -35,7 +35,7 @@ class Workbench(Protocol):
         ...
 
     async def static_trace(self, workload: StoredWorkload) -> str | None:
-        """Return today's static schedule; None if there is none."""
+        """Return today's static schedule, or None for a workload without one."""
         ...
 
 
