@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from fleet.domain.roofline import MemoryRate, Roofline
     from fleet.graph.explaining import Explanation, Scheduled
-    from fleet.optimizer.static_quality import StaticQuality
+    from fleet.optimizer.prioritizer.values import StaticQuality
 
 _COPIED_BYTES = (256 * 1024, 4 * 1024**2, 128 * 1024**2)
 """Working sets in the caches of a core, in the last cache, and in memory."""

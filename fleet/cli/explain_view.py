@@ -14,7 +14,7 @@ from fleet.cli.tables import ROOMY_COLUMNS, WIDE_COLUMNS, line, make_table
 from fleet.domain.roofline import Roofline
 from fleet.graph.concats import CopyReason
 from fleet.graph.explaining import Explanation, GraphStage, Program, Scheduled
-from fleet.optimizer.static_quality import StaticQuality
+from fleet.optimizer.prioritizer.values import StaticQuality
 
 _MOST_OPERATORS = 8
 """Operators of the imported graph that are named; the most frequent."""

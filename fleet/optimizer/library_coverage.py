@@ -12,8 +12,9 @@ from fleet.domain.scope import ScopeFilter
 from fleet.domain.workload import Workload
 from fleet.library import Library, Record, WorkloadOutline
 from fleet.model_schedules import fastest
+from fleet.optimizer.prioritizer.values import StaticQuality
 from fleet.optimizer.seeds import nearest
-from fleet.optimizer.static_quality import StaticQuality, static_qualities
+from fleet.optimizer.static_quality import static_qualities
 
 
 class Coverage(StrEnum):

@@ -22,6 +22,7 @@ from fleet.jobs.patience import patiently
 from fleet.library import Library
 from fleet.optimizer.backfill import recalled
 from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.prioritizer.values import StaticQuality
 from fleet.optimizer.seeds import exact_seeds, seeds_for
 from fleet.optimizer.static_quality import static_qualities
 from fleet.packs.lookup import NO_PACKS, Packs
@@ -62,8 +63,8 @@ def recall(
     qualities = static_qualities(library, scope.target_json) if untried else {}
     for progress in untried:
         workload = progress.workload
-        if quality := qualities.get(workload_kind(workload.name, workload.args, workload.mod_json)):
-            progress.first_gain = quality.expected_gain
+        if kind := workload_kind(workload.name, workload.args, workload.mod_json):
+            progress.quality = qualities.get(kind) or StaticQuality(kind=kind)
     new = [progress for progress in found if not progress.records]
     others = library.outlines() if new else []
     for progress in new:

@@ -12,9 +12,9 @@ from fleet.domain.measuring import ErrorKind, TensorSpec
 from fleet.domain.scope import RecordScope
 from fleet.domain.workload import Workload
 from fleet.library import Library, Record, RecordKind, StoredWorkload
-from fleet.optimizer.prioritizer.values import UNKNOWN_GAIN
+from fleet.optimizer.prioritizer.values import UNKNOWN_GAIN, StaticQuality
 from fleet.optimizer.recall import recall
-from fleet.optimizer.static_quality import StaticQuality, static_qualities
+from fleet.optimizer.static_quality import static_qualities
 
 SCOPE = RecordScope(target_json='{"kind":"llvm","mcpu":"x86-64-v4","num-cores":2}', device_model="m", tvm_version="1")
 MORE_CORES = replace(SCOPE, target_json='{"kind":"llvm","mcpu":"x86-64-v4","num-cores":64}')
@@ -85,9 +85,11 @@ def test_a_job_expects_little_of_a_kind_that_gained_nothing(library: Library) ->
         Workload(name=one.name, weight=1, mod_json="{}", shash=one.shash, flop=1.0, args=one.args)
         for one in (new, unknown)
     ]
-    gains = [item.first_gain for item in recall(library, workloads, SCOPE)]
+    found, other = (item.quality for item in recall(library, workloads, SCOPE))
 
-    assert gains == [pytest.approx(UNKNOWN_GAIN / 7), UNKNOWN_GAIN]
+    assert found
+    assert found.expected_gain == pytest.approx(UNKNOWN_GAIN / 7)
+    assert other is None
     assert quality_line(static_qualities(library, SCOPE.target_json)["matmul"]) == (
         "static is enough: 6 of 6 matmul; trials gained 0.0% on average"
     )

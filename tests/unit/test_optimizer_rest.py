@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.domain.measuring import ErrorKind
 from fleet.domain.observation import Observation
 from fleet.optimizer.core import events as ev
-from fleet.optimizer.core.progress import WorkloadProgress
+from fleet.optimizer.core.planning import plan
+from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.prioritizer.prioritize import prioritize
 from fleet.optimizer.prioritizer.values import (
     UNKNOWN_GAIN,
@@ -21,11 +24,12 @@ from fleet.optimizer.prioritizer.values import (
     Done,
     JobTerms,
     Plan,
+    StaticQuality,
     WorkloadState,
 )
 from fleet.optimizer.prioritizer.worth import Prospect, rest_of
 from fleet.optimizer.reporting import report_end, report_workload
-from tests.unit.optimizer_core import Script, find, why_closed, workload
+from tests.unit.optimizer_core import Script, conditions, find, known, why_closed, workload
 
 SPREAD_OUT = tuple(4.0 * 0.9**number for number in range(16))
 FLAT = tuple(1.0 + 1e-9 * number for number in range(40))
@@ -137,3 +141,35 @@ def test_a_kind_that_gained_nothing_gets_a_small_first_batch_or_none() -> None:
     assert [batch.count for batch in decide(replace(usual, first_gain=0.02)).batches] == [4]
     assert decide(state("a", *FLAT), state("w", 0.1, **new)).finished.keys() == {"a", "w"}
     assert not decide(state("a", *FLAT), replace(usual, current_sec=0.1, run_secs=(0.1,))).finished
+
+
+def test_a_job_learns_from_its_own_searches_which_kinds_gain_nothing() -> None:
+    """After five searches without a gain, the next workload of their kind should gain a sixth of an unknown one.
+
+    A gain among them, another kind, and earlier records of the kind count, too; failed trials are no search.
+    """
+    usual = StaticQuality(kind="conv2d")
+
+    def expected(*gains: float, kind: str = "conv2d", failed: int = 0, earlier: StaticQuality = usual) -> float:
+        searched = [
+            known(
+                f"w{number}",
+                quality=replace(earlier, kind=kind),
+                static_sec=1.0,
+                right={"t": 1.0 - gain},
+                trials=8,
+                errors=Counter({ErrorKind.CRASHED: failed}),
+            )
+            for number, gain in enumerate(gains)
+        ]
+        new = known("new", quality=earlier, untuned_sec=1.0)
+        job = JobProgress(workloads=[*searched, new])
+        [batch] = [one for one in plan(job, conditions(), 100, 0.0).batches if one.workload == "new"]
+        return batch.reason.gain_sec
+
+    assert expected(*[0.0] * 5) == pytest.approx(UNKNOWN_GAIN / 6)
+    assert expected(0.5, 0.0, 0.0, 0.0, 0.01) == pytest.approx((0.5 + UNKNOWN_GAIN) / 6)
+    assert expected(*[0.0] * 5, kind="softmax") == expected(*[0.0] * 5, failed=1) == UNKNOWN_GAIN
+    assert expected(0.0, earlier=StaticQuality(kind="conv2d", searched=3, improved=1, mean_gain=0.1)) == pytest.approx(
+        (0.3 + UNKNOWN_GAIN) / 5
+    )

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fleet.optimizer.prioritizer.prioritize import prioritize
-from fleet.optimizer.prioritizer.values import SMALLEST_BATCH, BatchOutcome, DeviceState, JobTerms, Plan, WorkloadState
+from fleet.optimizer.prioritizer.values import (
+    SMALLEST_BATCH,
+    UNKNOWN_GAIN,
+    BatchOutcome,
+    DeviceState,
+    JobTerms,
+    Plan,
+    WorkloadState,
+    searched_gain,
+)
 
 if TYPE_CHECKING:
     from fleet.domain.roofline import Roofline
@@ -64,7 +74,14 @@ def plan(progress: JobProgress, conditions: Conditions, trials_left: int, now_se
         until_gain=conditions.until_gain,
         look_sec=_look_sec(progress, conditions, trial_sec),
     )
-    states = [_state_of(item, terms, conditions, trials_left, usual_sec, progress) for item in items]
+    gains = _first_gains(items)
+    states = [
+        replace(
+            _state_of(item, terms, conditions, trials_left, usual_sec, progress),
+            first_gain=gains[item.quality.kind] if item.quality else UNKNOWN_GAIN,
+        )
+        for item in items
+    ]
     if any(state.current_sec < _BELIEVED * state.least_sec for state in states):
         states = [replace(state, least_sec=0.0) for state in states]
     ahead = {item.workload.shash: item.backlog.predictions() for item in items if has_ahead(item, progress, conditions)}
@@ -180,6 +197,19 @@ def _look_sec(progress: JobProgress, conditions: Conditions, trial_sec: float) -
     return max(_LOOK_SHARE * budget_sec, _LEAST_LOOK * conditions.batch_size * trial_sec)
 
 
+def _first_gains(items: Sequence[WorkloadProgress]) -> Mapping[str, float]:
+    """Return the share of its time that a first batch should gain, by kind: from earlier records and this job's."""
+    gains: defaultdict[str, list[float]] = defaultdict(list)
+    qualities = {}
+    for item in items:
+        if item.quality is not None:
+            qualities[item.quality.kind] = item.quality
+            gain = searched_gain(item.static_sec, item.best_sec, item.trials - item.errors.total())
+            if gain is not None:
+                gains[item.quality.kind].append(gain)
+    return {kind: quality.with_gains(gains[kind]).expected_gain for kind, quality in qualities.items()}
+
+
 def _state_of(
     item: WorkloadProgress,
     terms: JobTerms,
@@ -201,7 +231,6 @@ def _state_of(
         run_secs=tuple(record.run_sec for record in item.records),
         batches=item.batches,
         trials=had,
-        first_gain=item.first_gain,
         is_tried=item.trials_before + item.trials > 0,
         trials_left=min(trials_left, conditions.enough - had),
         least_batch=conditions.batch_size if is_alone(progress) else SMALLEST_BATCH,

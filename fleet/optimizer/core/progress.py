@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from fleet.domain.measuring import RepeatCount
 from fleet.optimizer.core.candidates import Backlog
-from fleet.optimizer.prioritizer.values import UNKNOWN_GAIN
 
 if TYPE_CHECKING:
     from fleet.checking.weakness import Weakness
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from fleet.domain.observation import Observation
     from fleet.domain.workload import Workload
     from fleet.optimizer.core.news import News
-    from fleet.optimizer.prioritizer.values import BatchOutcome, ProposedBatch, Rest
+    from fleet.optimizer.prioritizer.values import BatchOutcome, ProposedBatch, Rest, StaticQuality
 
 _KEPT_DECISIONS = 8
 _KEPT_RESULTS = 257
@@ -93,8 +92,8 @@ class WorkloadProgress:
     records: list[Observation] = field(default_factory=list)
     """Candidates of this and earlier jobs, the newest last; with features where these are known."""
 
-    first_gain: float = UNKNOWN_GAIN
-    """Share of its time that its first batch should gain, by the records of its kind of operator."""
+    quality: StaticQuality | None = None
+    """Quality of static schedules of its kind at the job's start; None if it had trials then, or is of no kind."""
 
     of_others: set[str] = field(default_factory=set)
     """Traces of the candidates that other jobs measured since this one began."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,18 @@ Predictions = Mapping[str, LogSecs]
 
 UNKNOWN_GAIN = 0.3
 """Share of its time that an unknown workload is taken to gain by its first batch."""
+
+_IMPROVED = 0.02
+"""Share of a workload's time that trials must gain to count as an improvement; less is noise."""
+
+_LEAST_TRIALS = 8
+"""A workload with fewer trials has not been searched."""
+
+_LEAST_SEARCHED = 5
+"""Minimum number of searched workloads for a statement about their kind."""
+
+_UNKNOWN_WEIGHT = 1.0
+"""Weight of the usual gain of an unknown workload, in searched workloads."""
 
 SMALLEST_BATCH = 4
 """A smaller batch is proposed only where no more trials are left or allowed."""
@@ -205,3 +217,62 @@ class Plan:
 
     rests: Mapping[str, Rest] = field(default_factory=dict)
     """Rest of each job by name; missing while a relevant workload has had no result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticQuality:
+    """Static schedules of one kind of operator, and the gains of trials over them.
+
+    Where these are the best known ones, a search gains nothing: its first batch is small or left out.
+    """
+
+    kind: str
+    searched: int = 0
+    """Workloads that had trials, in all scopes."""
+
+    improved: int = 0
+    """Those of them for which a trial was clearly faster."""
+
+    mean_gain: float = 0.0
+    """Share of its time that a searched workload gained, on average; 0 for one that was not improved."""
+
+    @property
+    def expected_gain(self) -> float:
+        """Share of its time that the next workload of this kind should gain, shrunk towards an unknown one's."""
+        known = self.searched * self.mean_gain + _UNKNOWN_WEIGHT * UNKNOWN_GAIN
+        return known / (self.searched + _UNKNOWN_WEIGHT)
+
+    @property
+    def is_enough(self) -> bool:
+        """True if trials hardly ever gained anything."""
+        return self.searched >= _LEAST_SEARCHED and self.mean_gain < _IMPROVED
+
+    def with_gains(self, gains: Sequence[float]) -> StaticQuality:
+        """Return the quality after more searched workloads.
+
+        Args:
+            gains: of each one, as `searched_gain` returns them.
+        """
+        if not gains:
+            return self
+        searched = self.searched + len(gains)
+        return replace(
+            self,
+            searched=searched,
+            improved=self.improved + sum(gain > 0 for gain in gains),
+            mean_gain=(self.searched * self.mean_gain + sum(gains)) / searched,
+        )
+
+
+def searched_gain(static_sec: float, best_sec: float, trials: int) -> float | None:
+    """Return the share of its time that a workload gained by trials; 0 for noise, None before it was searched.
+
+    Args:
+        static_sec: time of its static schedule [s]; infinite if there is none.
+        best_sec: time of its fastest schedule with right numbers [s].
+        trials: candidates with a time.
+    """
+    if trials < _LEAST_TRIALS or not static_sec < math.inf:
+        return None
+    gain = 1 - best_sec / static_sec
+    return gain if gain > _IMPROVED else 0.0
