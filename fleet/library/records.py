@@ -334,10 +334,10 @@ def _counting(
     times = (
         sa.select(*counting.columns(connection), records.c.median_sec, is_proven.label("is_proven"))
         .select_from(records.join(workloads).outerjoin(jobs))
-        .where(*selection.clauses(connection), records.c.error.is_(None), ~_is_found_wrong())
+        .where(*selection.clauses(connection), records.c.error.is_(None), ~is_found_wrong())
     )
     if checked_only:
-        times = times.where(_is_found_right())
+        times = times.where(is_found_right())
     found = counting.choose(times.subquery())  # without the traces: they are most of a record, and few are needed
     return sa.select(found.c.id, found.c.workload_id, found.c.median_sec).where(found.c.is_proven).subquery()
 
@@ -358,12 +358,14 @@ def _same_candidate(other: sa.FromClause) -> sa.ColumnElement[bool]:
     return sa.and_(*(other.c[name] == records.c[name] for name in names))
 
 
-def _is_found_wrong() -> sa.ColumnElement[bool]:
+def is_found_wrong() -> sa.ColumnElement[bool]:
+    """Return an SQL condition for records of candidates with an output that was ever found wrong."""
     other = records.alias("wrong")
     is_wrong = (other.c.error == ErrorKind.WRONG_OUTPUT.value) | other.c.checked.is_(False)
     return sa.exists().where(_same_candidate(other), is_wrong)
 
 
-def _is_found_right() -> sa.ColumnElement[bool]:
+def is_found_right() -> sa.ColumnElement[bool]:
+    """Return an SQL condition for records of candidates with an output that was found right."""
     other = records.alias("right")
     return sa.exists().where(_same_candidate(other), other.c.checked.is_(True))
