@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -20,8 +21,12 @@ _STYLE = """
 .fleet-report td.number, .fleet-report th.number { text-align: right; font-variant-numeric: tabular-nums; }
 .fleet-report pre { background: #f5f5f5; padding: .6rem; overflow-x: auto; }
 .fleet-report svg { max-width: 100%; height: auto; }
+.fleet-report .wide { overflow-x: auto; } .fleet-report .wide th { white-space: nowrap; }
+.fleet-report .wide td:not(.number) { min-width: 8rem; }
 """
 """Style sheet that affects the report only: a notebook shows it beside other content."""
+
+_MARKUP = re.compile(r"[<\[\\]")
 
 _PAGE_STYLE = "body { max-width: 1240px; margin: 2rem auto; padding: 0 1rem; }"
 
@@ -71,8 +76,9 @@ Block = Heading | Paragraph | Code | Picture | Table
 def to_html(blocks: Sequence[Block], *, title: str) -> str:
     """Return a whole page, with embedded style and pictures."""
     return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
-        f"<style>{_PAGE_STYLE}</style>\n</head>\n<body>\n{to_fragment(blocks)}\n</body>\n</html>\n"
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
+        f"<style>{_PAGE_STYLE}</style>\n</head>\n<body>\n<main>\n{to_fragment(blocks)}\n</main>\n</body>\n</html>\n"
     )
 
 
@@ -94,7 +100,7 @@ def _html(block: Block) -> str:
         case Paragraph(text):
             return f"<p>{escape(text)}</p>"
         case Code(text):
-            return f"<pre>{escape(text)}</pre>"
+            return f'<pre tabindex="0">{escape(text)}</pre>'
         case Picture(svg, _):
             return svg
         case Table():
@@ -107,15 +113,16 @@ def _html_table(table: Table) -> str:
     rows = [
         "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) for row in table.rows
     ]
-    return f"<table>\n<tr>{head}</tr>\n" + "\n".join(f"<tr>{row}</tr>" for row in rows) + "\n</table>"
+    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<div class="wide" tabindex="0">\n<table>\n<tr>{head}</tr>\n{body}\n</table>\n</div>'
 
 
 def _markdown(block: Block) -> str:
     match block:
         case Heading(text, level):
-            return f"{'#' * level} {text}"
+            return f"{'#' * level} {_plain(text)}"
         case Paragraph(text):
-            return text
+            return _plain(text)
         case Code(text):
             return f"```console\n{text}\n```"
         case Picture(svg, title):
@@ -126,8 +133,13 @@ def _markdown(block: Block) -> str:
 
 
 def _row(cells: Sequence[str]) -> str:
-    escaped = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
+    escaped = (_plain(cell).replace("|", "\\|").replace("\n", " ") for cell in cells)
     return f"| {' | '.join(escaped)} |"
+
+
+def _plain(text: str) -> str:
+    """Return a text in which Markdown sees no tag, link or picture."""
+    return _MARKUP.sub(r"\\\g<0>", text)
 
 
 def _is_number(table: Table, column: int) -> bool:
