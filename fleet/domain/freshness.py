@@ -43,6 +43,7 @@ class KeptTime:
     """Share of all models' time [s] that it stands for; 0 unless it is the fastest of its workload."""
 
     record_id: int = 0
+    workload_id: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,9 @@ class Part:
     """Some of the kept times."""
 
     records: int = 0
+    workloads: int = 0
+    """Distinct programs; one on two device models counts twice."""
+
     models_sec: float = 0.0
     device_sec: float = 0.0
     """Device time that measuring them again would take, as far as it is known [s]."""
@@ -128,6 +132,7 @@ def _part(times: Iterable[KeptTime]) -> Part:
     found = list(times)
     return Part(
         records=len(found),
+        workloads=len({(time.device_model, time.workload_id) for time in found}),
         models_sec=math.fsum(time.models_sec for time in found),
         device_sec=math.fsum(time.device_sec or 0.0 for time in found),
         without_device_sec=sum(time.device_sec is None for time in found),

@@ -32,6 +32,7 @@ from fleet.domain.proving import Proof
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
 from fleet.errors import LibraryReadOnly, NotFound
 from fleet.library import (
+    build_times,
     carrying,
     claims,
     environments,
@@ -45,6 +46,7 @@ from fleet.library import (
     schema,
 )
 from fleet.library import engine as engines
+from fleet.library.build_times import BuildTime
 from fleet.library.claims import CandidateClaims
 from fleet.library.memory import Memory
 from fleet.library.model_files import ModelFiles
@@ -403,6 +405,16 @@ class Library:
         """
         with engines.reading(self._engine) as connection:
             return kept_times.read(connection, scopes, within)
+
+    def build_times(self) -> list[BuildTime]:
+        """Return the best time of each workload by scope, version of this package and environment."""
+        with engines.reading(self._engine) as connection:
+            return build_times.read(connection)
+
+    def jobs_of(self, record_ids: Sequence[int]) -> dict[int, tuple[str, Mapping[str, object]]]:
+        """Return title and conditions of the jobs behind records, by record id; none for records without a job."""
+        with engines.reading(self._engine) as connection:
+            return build_times.jobs_of(connection, record_ids)
 
     def known_facts(self) -> list[str]:
         """Return the names of the facts of all environments, sorted."""

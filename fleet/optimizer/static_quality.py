@@ -15,9 +15,9 @@ from fleet.optimizer.prioritizer.values import StaticQuality, searched_gain
 
 def static_qualities(library: Library, target_json: str) -> Mapping[str, StaticQuality]:
     """Return the quality of static schedules on targets of the same instruction set, by kind of operator."""
-    wanted = _instructions(target_json)
+    wanted = instructions(target_json)
     known = {scope.target_json for scope in library.scopes()}
-    return qualities_of(library.memory.static_times([each for each in sorted(known) if _instructions(each) == wanted]))
+    return qualities_of(library.memory.static_times([each for each in sorted(known) if instructions(each) == wanted]))
 
 
 def qualities_of(times: Iterable[StaticTimes]) -> Mapping[str, StaticQuality]:
@@ -31,8 +31,8 @@ def qualities_of(times: Iterable[StaticTimes]) -> Mapping[str, StaticQuality]:
     return {kind: StaticQuality(kind=kind).with_gains(found) for kind, found in sorted(gains.items())}
 
 
-def _instructions(target_json: str) -> tuple[object, ...]:
-    """Return the parts of a target that decide about schedules, without its number of cores."""
+def instructions(target_json: str) -> tuple[object, ...]:
+    """Return the parts of a target that decide about schedules, without its number of cores; equal for equal ones."""
     try:
         target = parse_target(target_json)
     except ConfigError:  # an imported record of a target that this version does not know

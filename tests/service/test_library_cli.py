@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -505,3 +506,23 @@ def test_stale_without_records_says_which_exist(path: str) -> None:
 
     assert code == 1
     assert "there are some of pi4, pi5" in error
+
+
+def test_the_library_is_reported_as_a_page(path: str, tmp_path: Path) -> None:
+    """A process of its own writes it, loads no TVM, and leaves the library as it is."""
+    page, before = tmp_path / "library.html", Path(path).read_bytes()
+    code = (
+        "import sys; from fleet.cli.main import app\n"
+        f"try: app(['report', '--library', '-o', {str(page)!r}])\n"
+        "finally: print({name.split('.')[0] for name in sys.modules} & {'tvm', 'onnx', 'torch'})"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "FLEET_LIBRARY": path}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
+    assert done.stderr == f"{page}: {len(page.read_bytes()) / 1e3:.0f} kB\n"
+    assert Path(path).read_bytes() == before
+    assert page.read_text().count("<svg") == 2

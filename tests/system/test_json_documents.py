@@ -104,6 +104,7 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     run("jobs show", tuned["job"], *library)
     run("jobs why", tuned["job"], *library)
     run("report", tuned["job"], *library)
+    run("report --library", *library)
     run("jobs submit", str(two_products), *library)
     run("optimizer list", *library)
     with_lease = CliRunner().invoke(app, ["status", *at, "--json"])
@@ -208,7 +209,7 @@ def test_every_command_with_data_is_in_the_reference() -> None:
     with_data = {name for top in _COMMANDS for name in _with_json(top, load_command(top))}
 
     assert with_data - BY_COMMAND.keys() == {"devices list", "jobs cancel", "jobs resume", "jobs revert"}
-    assert BY_COMMAND.keys() <= with_data
+    assert BY_COMMAND.keys() - with_data == {"report --library"}
 
 
 def test_the_owners_facts_are_in_the_provenance(documents: dict[str, dict[str, Any]]) -> None:

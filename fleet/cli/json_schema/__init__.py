@@ -75,6 +75,7 @@ BY_COMMAND: dict[str, type] = {
     "profile": models.Profile,
     "program": models.Program,
     "report": jobs.Report,
+    "report --library": library.LibraryReport,
     "request cancel": fleets.Cancelled,
     "request list": fleets.Requests,
     "request why": fleets.RequestInFull,

@@ -79,6 +79,57 @@ class Stale(TypedDict):
     unknown_code: int | None
 
 
+class KindCoverage(TypedDict):
+    device_model: str
+    kind: str
+    exact: int
+    static: int
+    neighbour: int
+    nothing: int
+
+
+class BuildPoint(TypedDict):
+    device_model: str
+    tvm_version: str
+    version: str
+    environment: str
+    workloads: int
+    candidates: int
+    ratio: float
+    last_at: Moment
+
+
+class BuildTime(TypedDict):
+    best_sec: float
+    tvm_version: str
+    version: str
+    environment: str
+    candidates: int
+    record: int
+
+
+class Regression(TypedDict):
+    operator: str
+    shash: str
+    device_model: str
+    before: BuildTime
+    now: BuildTime
+    ratio: float
+    command: str
+
+
+class LibraryReport(TypedDict):
+    """`fleet report --library`"""
+
+    freshness: Stale
+    tvm_version: str | None
+    workloads: int
+    candidates: int
+    coverage: list[KindCoverage]
+    builds: list[BuildPoint]
+    regressions: list[Regression]
+
+
 class Ratio(TypedDict):
     ratio: float
     low: float
