@@ -99,7 +99,7 @@ def best(
         shashes = [workload.shash for workload in workloads]
         scopes = _of_version(opened.scopes(shashes, within), tvm_version)
         parts = [(scope, within.of(scope)) for scope in scopes]
-        rows = [row for part in parts for workload in workloads for row in _best_rows(opened, workload, *part, top)]
+        rows = [row for part in parts for row in _best_rows(opened, workloads, *part, top)]
         older = older_line(opened.count_older(shashes, within))
         if not rows:
             raise NotFound(_nothing_of(pattern, within, opened, older))
@@ -406,23 +406,29 @@ def _nothing_of(pattern: str, within: ScopeFilter, library: Library, older: str 
 
 
 def _best_rows(
-    library: Library, workload: StoredWorkload, scope: RecordScope, within: ScopeFilter, top: int
+    library: Library, workloads: Sequence[StoredWorkload], scope: RecordScope, within: ScopeFilter, top: int
 ) -> list[BestRow]:
-    untuned = library.baseline(workload.shash, within)
-    untuned_sec = untuned.median_sec if untuned else None
+    shashes = [workload.shash for workload in workloads]
+    untuned = {shash: record.median_sec for shash, record in library.baselines(shashes, within).items()}
+    found = _best(library, shashes, within, top)
     return [
-        BestRow(workload=workload, record=record, scope=scope, untuned_sec=untuned_sec)
-        for record in _best(library, workload, within, top)
+        BestRow(workload=workload, record=record, scope=scope, untuned_sec=untuned.get(workload.shash))
+        for workload in workloads
+        for record in found.get(workload.shash, ())
     ]
 
 
-def _best(library: Library, workload: StoredWorkload, within: ScopeFilter, k: int) -> list[Record]:
-    """Return the records in order of preference: the fastest proven ones, then other checked ones.
+def _best(library: Library, shashes: Sequence[str], within: ScopeFilter, k: int) -> dict[str, list[Record]]:
+    """Return each workload's records in order of preference: the fastest proven ones, then other checked ones.
 
     Unchecked records, which may be wrong, are returned only if none was checked.
     """
-    checked = library.best(workload.shash, within, k=k, checked_only=True)
-    proven = library.best(workload.shash, within, k=k, checked_only=True, proven_only=True)
+    checked = library.best_of(shashes, within, k=k, checked_only=True)
+    proven = library.best_of(checked, within, k=k, checked_only=True, proven_only=True)
+    unchecked = library.best_of([shash for shash in shashes if shash not in checked], within, k=k)
+    return unchecked | {shash: _proven_first(proven.get(shash, []), those)[:k] for shash, those in checked.items()}
+
+
+def _proven_first(proven: Sequence[Record], checked: Sequence[Record]) -> list[Record]:
     known = {record.id for record in proven}
-    found = [*proven, *(record for record in checked if record.id not in known)][:k]
-    return found or library.best(workload.shash, within, k=k)
+    return [*proven, *(record for record in checked if record.id not in known)]
