@@ -108,6 +108,7 @@ class SteadyDevice:
         self._stack = AsyncExitStack()
         self._device: Device | None = None
         self._last_name = ""
+        self._last_lease_name = ""
         self._last_inventory = Inventory()
         self._continues = ""
         """Name of the last lease if it gave way."""
@@ -142,6 +143,11 @@ class SteadyDevice:
     def last_name(self) -> str:
         """Name of the device held now, or else of the one that was held last; empty before the first."""
         return self.name or self._last_name
+
+    @property
+    def last_lease_name(self) -> str:
+        """Name of the lease held now, or else of the last one; empty before the first."""
+        return self._last_lease_name
 
     @property
     def last_inventory(self) -> Inventory:
@@ -337,6 +343,7 @@ class SteadyDevice:
                         self.client.acquire(self._terms, on_queued=self._on_queued, continues=self._continues)
                     )
             self._continues, self._last_inventory = "", self._device.inventory
+            self._last_lease_name = self._device.lease.name
             self._device.watch_yield(self._yield_wanted)
             logger.info("leased a device", extra={"device": self._device.name})
             if self._stays_alike:

@@ -87,13 +87,17 @@ class Group:
     def item(self) -> Item:
         """Facts for the order of measuring. Without models every workload is called once."""
         sec = self.former.record.median_sec
-        device_sec = LOOKS[0] * _PROGRAMS * max(_BLOCK_SEC, 2 * sec)
         return Item(
             name=self.workload.shash,
             kind=self.workload.kind or self.workload.name,
             models_sec=(self.calls or 1.0) * sec,
-            device_sec=device_sec,
+            device_sec=LOOKS[0] * self.round_sec,
         )
+
+    @property
+    def round_sec(self) -> float:
+        """Expected device time of a block of each program [s]."""
+        return _PROGRAMS * max(_BLOCK_SEC, 2 * self.former.record.median_sec)
 
 
 def program_of(record: Record, build: BuiltCandidate, making: Making) -> Program:

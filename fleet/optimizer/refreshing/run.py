@@ -60,6 +60,9 @@ _PROOFS = (ProofVerdict.PROVEN, ProofVerdict.REFUTED)
 _BOUND = 0.03
 """Change of the environment within which times of unchanged code are kept."""
 
+_GROUPS_AT_ONCE = 32
+"""Workloads in one turn on the cores: a measurement that needs them waits for no more."""
+
 _LINES = 10
 """Lines about builds."""
 
@@ -87,6 +90,9 @@ class Refresh:
     """No measurement begins after this, on the monotonic clock [s]."""
 
     is_dry_run: bool = False
+    most_round_sec: float = math.inf
+    """Workloads with a longer round are not measured [s]."""
+
     rounds_sec: float = _ROUNDS_SEC
     seed: int = 0
 
@@ -131,9 +137,10 @@ class Refresh:
         makings = await patiently(partial(self.library.makings, [one.id for found in best.values() for one in found]))
         groups: list[Group] = []
         every = max(1, len(workloads) // _LINES)
-        async with self.turns.building(), asyncio.TaskGroup() as building:
+        slots = asyncio.Semaphore(_GROUPS_AT_ONCE)
+        async with asyncio.TaskGroup() as building:
             tasks = [
-                building.create_task(self._group(one, best[one.shash], makings, calls.get(one.shash, 0.0)))
+                building.create_task(self._group(slots, one, best[one.shash], makings, calls.get(one.shash, 0.0)))
                 for one in workloads
             ]
             for done in asyncio.as_completed(tasks):
@@ -155,10 +162,16 @@ class Refresh:
         return best_schedules(by_version, self.scope.tvm_version)
 
     async def _group(
-        self, workload: StoredWorkload, found: Sequence[Record], makings: Mapping[int, Making], calls: float
+        self,
+        slots: asyncio.Semaphore,
+        workload: StoredWorkload,
+        found: Sequence[Record],
+        makings: Mapping[int, Making],
+        calls: float,
     ) -> Group:
         known = ((record, makings.get(record.id, Making())) for record in found)
-        rebuilt = [await rebuild(self.bench, workload, record, making) for record, making in known]
+        async with slots, self.turns.building():
+            rebuilt = [await rebuild(self.bench, workload, record, making) for record, making in known]
         return Group(workload=workload, rebuilt=tuple(rebuilt), calls=calls, version=self.scope.tvm_version)
 
     async def _carry(self, group: Group) -> None:
@@ -191,7 +204,7 @@ class Refresh:
         return self._problem is None and time.monotonic() < self.deadline_sec
 
     async def _measure(self, group: Group, old: Mapping[str, Artifact]) -> None:
-        if not self._may_go_on or not group.programs:
+        if not self._may_go_on or not group.programs or group.round_sec > self.most_round_sec:
             return
         shash = group.workload.shash
         self.narrate(f"measuring {group.workload.operator} ({len(self._measured)} workloads are done)")

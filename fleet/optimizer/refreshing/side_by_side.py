@@ -1,4 +1,4 @@
-"""Runs programs of one workload in turns, all under one lease."""
+"""Runs programs of one workload in turns, each round under one lease."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fleet.artifacts.artifact import Artifact
 from fleet.client.steady import SteadyDevice
 from fleet.domain.devices import Inventory
 from fleet.domain.measuring import Evaluator, Measurement, Trial
+from fleet.errors import DeviceUnreachable
 from fleet.optimizer.comparing.rounds import Rounds
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ BLOCK = Evaluator(number=1, repeat=1, min_repeat_ms=5)
 
 _TIMEOUT_SEC = 30.0
 _TRIES = 3
+_MOST_SPLIT = 20
+"""Rounds of a workload that ended under another lease, and are not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,21 +62,21 @@ class Rounder:
     _started: float = field(default=0.0, init=False)
 
     async def run(self, programs: Mapping[str, Artifact]) -> SideBySide:
-        """Run the programs in rounds; again from the beginning if another lease begins meanwhile.
+        """Run the programs in rounds; again from the beginning on another device.
 
         Raises:
-            FleetError: the device is lost, or the lease never lasts.
+            FleetError: the device is lost, or no lease lasts for a round.
         """
         found, is_whole = await self._run_once(programs)
         for _ in range(_TRIES - 1):
             if is_whole:
                 break
-            logger.warning("another lease began, measuring again", extra={"device": self.device.last_name})
+            logger.warning("another device was granted, measuring again", extra={"device": self.device.last_name})
             found, is_whole = await self._run_once(programs)
         return found
 
     async def _run_once(self, programs: Mapping[str, Artifact]) -> tuple[SideBySide, bool]:
-        lease = (await self.device.device()).lease.name
+        device_name = (await self.device.device()).name
         rounds = Rounds(
             names=tuple(programs),
             pairs=tuple((FORMER, other) for other in programs if other != FORMER),
@@ -82,17 +85,25 @@ class Rounder:
         )
         last: dict[str, Measurement] = {}
         device_sec = dict.fromkeys(programs, 0.0)
-        started = time.monotonic()
-        while not rounds.is_over(time.monotonic() - started):
+        started, split = time.monotonic() - self.device.waited_sec, 0
+        while not rounds.is_over(time.monotonic() - self.device.waited_sec - started):
             order = list(rounds.order())
             trials = [_trial(f"{name}-{rounds.count}", programs[name]) for name in order]
             artifacts = [programs[name] for name in order]
+            lease_name = (await self.device.device()).lease.name
             async with aclosing(self.device.measure(artifacts, trials)) as measurements:
                 blocks = [each async for each in measurements]
             found = dict(zip(order, blocks, strict=True))
             last |= found
             for name, each in found.items():
                 device_sec[name] += each.clocks.load_sec + each.clocks.run_sec
+            if self.device.last_name != device_name:
+                break
+            if self.device.last_lease_name != lease_name:
+                split += 1
+                if split > _MOST_SPLIT:
+                    raise DeviceUnreachable(f"{device_name} is given back before each round ends")
+                continue
             rounds.add({name: each.run_secs[0] if each.run_secs else math.inf for name, each in found.items()})
         done = SideBySide(
             rounds=rounds,
@@ -101,7 +112,7 @@ class Rounder:
             inventory=self.device.last_inventory,
             device_sec=device_sec,
         )
-        return done, (await self.device.device()).lease.name == lease
+        return done, self.device.last_name == device_name
 
 
 def _trial(name: str, artifact: Artifact) -> Trial:
