@@ -9,22 +9,11 @@ import typer
 from fleet.cli import completion_values, options, stepping
 from fleet.cli.activity import working
 from fleet.cli.device_words import named_selector, one_kind
+from fleet.cli.shares import share
 from fleet.library import Library
 
 if TYPE_CHECKING:
     from fleet.optimizer.refreshing.report import RefreshReport
-
-
-def share(text: str | float) -> float:
-    """Parse a share, as 3% or 0.03. Invalid text is a usage error."""
-    number, is_percent = str(text).removesuffix("%"), str(text).endswith("%")
-    try:
-        found = float(number) / (100 if is_percent else 1)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found <= 100:  # also refuses nan
-        raise typer.BadParameter(f"{text!r} is no share; write it like 3% or 0.03")
-    return found
 
 
 def refresh(

@@ -22,6 +22,7 @@ from fleet.cli.options import (
     LibraryOption,
     TrackerOption,
 )
+from fleet.cli.shares import day_share
 from fleet.cli.stored import existing_library, naming
 from fleet.cli.tables import make_console, make_table
 from fleet.cli.units import parsed_options, print_unit
@@ -68,6 +69,15 @@ def serve(
         typer.Option(help="Address to serve it on. Default: 127.0.0.1, with --allow-network all."),
     ] = None,
     allow_network: Annotated[bool, typer.Option("--allow-network", help="Serve it beyond this machine.")] = False,
+    refresh: Annotated[
+        float | None,
+        typer.Option(
+            parser=day_share,
+            metavar="SHARE",
+            help="Refresh the library while no job waits, on devices that nobody has queued for in the last minute: at "
+            "most this share of a device's day, 10%. Default: not.",
+        ),
+    ] = None,
     metrics: options.MetricsOption = None,
     connect_timeout: ConnectTimeoutOption = 10.0,
 ) -> None:
@@ -81,6 +91,7 @@ def serve(
     from fleet.base.metrics import check_metrics
     from fleet.base.network import listening_host, refuse_network
     from fleet.building.cluster.address import ClusterAddress
+    from fleet.optimizer.refreshing.idle import IdleRules
     from fleet.optimizer.serving.cost_model_service import ServingAddress
     from fleet.optimizer.serving.daemon import OptimizerOptions
     from fleet.optimizer.serving.daemon import serve as run
@@ -101,6 +112,7 @@ def serve(
         serves_at=None if port is None else ServingAddress(host=serving_host, port=port),
         connect_timeout_sec=connect_timeout,
         metrics=metrics,
+        refresh=None if refresh is None else IdleRules(share=refresh),
     )
 
     options.run_service(run(wanted))

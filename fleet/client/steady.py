@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from fleet.artifacts.artifact import Artifact
 from fleet.client.batch import LOST, SUSPECTED, Batch, gives_way
@@ -126,7 +126,7 @@ class SteadyDevice:
 
         self._waiters, self._wait_began_at, self._waited_sec = 0, 0.0, 0.0
 
-    async def __aenter__(self) -> SteadyDevice:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

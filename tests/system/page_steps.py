@@ -82,9 +82,10 @@ NOT_RUN = {
         "fleet pack add rpi4.pack",
         "fleet pack verify",
     ],
-    "needs records of a board: tests/system/test_library_refresh.py": [
+    "needs records of a board: tests/system/test_library_refresh.py, test_idle_refresh.py": [
         "fleet library refresh --on model=pi4 --dry-run",
         "fleet library refresh --on model=pi4 --minutes 20 --fail-above 3%",
+        "fleet optimizer serve --refresh 10%",
     ],
     "takes minutes; .ci/run has it as its last line": ["make demo"],
     "needs a board of another account, or multicast: tests/system/test_approval.py": [

@@ -89,18 +89,20 @@ def add_old(
     *,
     then_us: float = 0.0,
     is_kept: bool = True,
+    scope: RecordScope = BEFORE,
 ) -> None:
     """Store a record of the former TVM; its time is that of its code, unless `then_us` is given.
 
     Args:
         is_kept: with its code.
+        scope: its scope.
     """
     library.add_workload(StoredWorkload(shash=shash, name=f"kind_{shash}", mod_json="{}"))
     code, sec = artifact(folder, program), (then_us or float(program.split()[0])) / 1e6
     record = library.add_record(
         Record(
             workload=shash,
-            scope=BEFORE,
+            scope=scope,
             trace_json=json.dumps(schedule),
             run_secs=(sec,) * 3,
             artifact_digest=code.digest,
@@ -108,7 +110,7 @@ def add_old(
             making=Making(object_digest=code.object_digest, version="1"),
         )
     )
-    best = [one.id for one in library.best_schedules(BEFORE, [shash])]
+    best = [one.id for one in library.best_schedules(scope, [shash])]
     library.keep_artifacts({record.id: code} if is_kept else {}, best)
 
 

@@ -7,8 +7,9 @@ import json
 import pytest
 import typer
 
-from fleet.cli.library_refresh import end, share
+from fleet.cli.library_refresh import end
 from fleet.cli.refresh_view import print_refresh, refresh_data
+from fleet.cli.shares import day_share, share
 from fleet.errors import DeviceUnreachable
 from fleet.optimizer.refreshing.measured import outcome
 from fleet.optimizer.refreshing.report import RefreshReport
@@ -47,6 +48,14 @@ def test_other_shares_are_usage_errors(text: str) -> None:
     """The message has the form to write."""
     with pytest.raises(typer.BadParameter, match="3%"):
         share(text)
+
+
+@pytest.mark.parametrize("text", ["0%", "0.009%", "101%", "10", "abc", "nan", "-1%", "inf", ""])
+def test_a_share_of_a_day_lies_between_its_limits(text: str) -> None:
+    """One sentence names them."""
+    assert day_share("10%") == pytest.approx(0.1)
+    with pytest.raises(typer.BadParameter, match=r"from 0\.01% to 100%"):
+        day_share(text)
 
 
 def test_news_have_a_row_and_the_rest_is_counted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ from fleet.base.machine import account_name
 from fleet.base.metrics import serving_metrics
 from fleet.base.open_files import raise_file_limit
 from fleet.base.scratch import scratch_dir
-from fleet.base.tasks import together
+from fleet.base.tasks import started, together
 from fleet.building import MODULES
 from fleet.building.cluster.address import ClusterAddress
 from fleet.building.machine_turns import MachineTurns
@@ -37,6 +37,7 @@ from fleet.building.turns import Cores, Turns
 from fleet.client.connection import account_credentials
 from fleet.client.revoked_keys import guarded_by
 from fleet.domain.jobs import OptimizerStatus
+from fleet.domain.selectors import ANY
 from fleet.domain.tvm_versions import check_versions
 from fleet.errors import FleetError
 from fleet.jobs.claim import JobClaim
@@ -51,7 +52,10 @@ from fleet.optimizer.core.kinds import TrialsOfKinds
 from fleet.optimizer.core.progress import JobProgress
 from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.learning import learning
+from fleet.optimizer.refreshing.idle import IdleRules, matches_any
+from fleet.optimizer.refreshing.idle_device import NOTE
 from fleet.optimizer.serving.cost_model_service import ServingAddress, serving_snapshots
+from fleet.optimizer.serving.idle_refresh import IdleRefresh, MakeRefresh, with_pool
 from fleet.optimizer.tune import OpenJob
 from fleet.optimizer.workshop import Workshop, open_builders
 
@@ -93,12 +97,18 @@ class OptimizerOptions:
     metrics: str | None = None
     """Address at which metrics are served; None: none."""
 
+    refresh: IdleRules | None = None
+    """Limits of refreshing the library in idle time; None: it is not refreshed."""
+
     build_timeout_sec: float = 30.0
     connect_timeout_sec: float = 10.0
 
 
-async def serve(options: OptimizerOptions) -> None:
+async def serve(options: OptimizerOptions, *, make_refresh: MakeRefresh | None = None) -> None:
     """Take jobs and run them until cancelled. Jobs that run then go back into the queue.
+
+    Args:
+        make_refresh: returns a refresh in idle time; None: it builds in the pool.
 
     Raises:
         LibraryError: the library cannot be opened.
@@ -129,6 +139,16 @@ async def serve(options: OptimizerOptions) -> None:
             await stack.enter_async_context(serving_snapshots(library.memory, options.serves_at, mine, guard))
         optimizer = OptimizerDaemon(shop, tracker=options.tracker, most_jobs=options.jobs, snapshots=options.snapshots)
         await stack.enter_async_context(serving_metrics(options.metrics, partial(_register_metrics, optimizer)))
+        if options.refresh is not None:
+            idle = aio.connect(options.tracker, connect_timeout_sec=options.connect_timeout_sec, holder=NOTE)
+            refresh = IdleRefresh(
+                library=library,
+                client=await stack.enter_async_context(idle),
+                rules=options.refresh,
+                jobs=optimizer,
+                make=make_refresh or with_pool(library, pool, shop.cores),
+            )
+            await stack.enter_async_context(started(refresh.run(), name="idle refreshes"))
         await optimizer.run()
 
 
@@ -156,11 +176,20 @@ class OptimizerDaemon:
         self._name = ""
         self._shown: OptimizerStatus | None = None
         self._running: set[asyncio.Task[None]] = set()
+        self._selectors: dict[str, tuple[str, ...]] = {}
+        """Selectors of the running jobs' devices, by job."""
+
+        self._may_wait = True
+        """True if jobs may wait in the library."""
 
     @property
     def running_count(self) -> int:
         """Number of jobs that run now."""
         return len(self._running)
+
+    def want(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether a job waits, or a running one may use a device with these labels."""
+        return self._may_wait or any(matches_any(selectors, labels) for selectors in self._selectors.values())
 
     async def run(self) -> None:
         """Take and run jobs until cancelled. Waits for a library that is temporarily unavailable."""
@@ -175,11 +204,12 @@ class OptimizerDaemon:
                 try:
                     await asyncio.to_thread(queue.alive, self._name)
                     await self._fill()
+                    self._may_wait = len(self._running) >= self.most_jobs
                     self.is_library_reachable = True
                 except FleetError as error:
                     if self.is_library_reachable:
                         logger.warning("the library is unavailable, retrying", extra={"error": str(error)})
-                    self.is_library_reachable = False
+                    self.is_library_reachable, self._may_wait = False, True
                 await asyncio.sleep(_POLL_SEC)
         finally:
             for job in self._running:
@@ -207,6 +237,7 @@ class OptimizerDaemon:
                 logger.warning("claim of a running job renewed after its expiry", extra={"job": job.name})
                 continue
             logger.info("job taken", extra={"job": job.name, "title": job.title, "trials_done": job.trials_done})
+            self._selectors[job.name] = (str(ANY),)  # until its order is read
             task = asyncio.create_task(self._run(job), name=job.name)
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -221,6 +252,7 @@ class OptimizerDaemon:
             await self._write_end(end, job, claim)
         finally:
             keeping.cancel()
+            self._selectors.pop(job.name, None)
         self.ends[end.state] += 1
         logger.info("job ended", extra={"job": job.name, "state": end.state.value, "reason": end.message})
 
@@ -259,6 +291,7 @@ class OptimizerDaemon:
     async def _work(self, job: Job) -> list[TuneReport]:
         """Tune for each kind of board."""
         order = order_of(job)
+        self._selectors[job.name] = tuple(order.options.selectors)
         entry = QueuedEntry(self._shop.library, job, self._name)
         with scratch_dir("model") as folder, _shop_of_one_job(self._shop) as shop:
             model = await patiently(partial(restore_model, shop.library, order, folder))
