@@ -64,6 +64,8 @@ def _entries(options: TuneOptions, tracker: str) -> Iterator[tuple[str, object]]
         yield "tag", list(options.tags)
     if shapes := list(_shapes(options)):
         yield "shape", shapes
+    if options.max_age_sec is not None:
+        yield "max-age", f"{round(options.max_age_sec)}s"
     if options.deadline is not None:
         yield "deadline", options.deadline.isoformat()
     if options.until_gain == 0:

@@ -10,7 +10,7 @@ from cross.targets.target import Target, parse_target
 from fleet.cli import completion_values, options
 from fleet.cli.activity import working
 from fleet.cli.device_words import one_kind
-from fleet.cli.record_filters import WhereOption, record_filter
+from fleet.cli.record_filters import MaxAgeOption, WhereOption, older_line, record_filter
 from fleet.cli.shapes import parse_shapes
 from fleet.cli.stored import existing_library
 from fleet.domain.scope import RecordScope
@@ -41,6 +41,7 @@ def coverage(
     device_model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Only records of this device model, whatever its exact target.")
     ] = None,
+    max_age: MaxAgeOption = None,
     where: WhereOption = None,
     shape: options.ShapeOption = None,
     batch_size: options.BatchSizeOption = None,
@@ -65,15 +66,20 @@ def coverage(
         raise InvalidRequest("--on takes target and device model from a device; leave --target and --device-model out")
     if on is None:
         parsed = target_of(target or "host")
-        within = record_filter(device_model=device_model, where=where).for_build(parsed.json, tvm_version())
+        within = record_filter(device_model=device_model, max_age=max_age, where=where).for_build(
+            parsed.json, tvm_version()
+        )
     else:
         parsed, scope = _of_device(on, tracker, connect_timeout)
-        within = record_filter(where=where).of(scope)
+        within = record_filter(max_age=max_age, where=where).of(scope)
     with existing_library(library) as opened, working(f"lowering {model.name}"):
         if device_model is not None:
             _check_known(opened, device_model)
         workloads = workloads_of_model(model, parsed, shapes=parse_shapes(shape or ()), batch_size=batch_size)
         found = cover(opened, workloads, parsed, within)
+        older = older_line(opened.count_older([one.shash for one in workloads], within))
+    if older:
+        options.stderr().print(older)
     if json_output:
         options.print_json(coverage_data(found, parsed, within))
     else:

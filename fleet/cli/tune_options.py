@@ -31,6 +31,7 @@ from fleet.cli.options import (
     tag_word,
 )
 from fleet.cli.options import build_cache as cache_of
+from fleet.cli.record_filters import age
 from fleet.cli.shapes import parse_shapes
 from fleet.cli.tables import WideOption
 from fleet.domain.jobs import DEFAULT_STRATEGY, parse_priority
@@ -149,6 +150,14 @@ def with_tune_options(act: Act) -> Callable[..., None]:
         ] = None,
         batch: Annotated[int, typer.Option(min=1, help="Candidates per round.")] = 8,
         enough: Annotated[int, typer.Option(min=1, help="Leave a workload alone after this many trials, ever.")] = 512,
+        max_age: Annotated[
+            float | None,
+            typer.Option(
+                parser=age,
+                metavar="TIME",
+                help="Of older records only the schedules count, to be tried first: 12h, 90d.",
+            ),
+        ] = None,
         wait_timeout: Annotated[
             float | None,
             typer.Option(
@@ -241,6 +250,7 @@ def with_tune_options(act: Act) -> Callable[..., None]:
             target_json=target_of(target).json if target else None,
             batch_size=batch,
             enough=enough,
+            max_age_sec=max_age,
             wait_timeout_sec=wait_timeout,
             connect_timeout_sec=connect_timeout,
             priority=parse_priority(priority),

@@ -90,6 +90,9 @@ class TuneOptions:
 
     batch_size: int = 8
     enough: int = 512
+    max_age_sec: float | None = None
+    """Age from which records do not count, and only their schedules are tried [s]; None: all count."""
+
     tags: tuple[str, ...] = ()
     """The user's words to find the job by."""
 

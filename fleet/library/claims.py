@@ -35,7 +35,15 @@ class CandidateClaims:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
-    def take(self, job_name: str, workload: str, scope: RecordScope, traces: Mapping[str, str]) -> frozenset[str]:
+    def take(
+        self,
+        job_name: str,
+        workload: str,
+        scope: RecordScope,
+        traces: Mapping[str, str],
+        *,
+        since: datetime | None = None,
+    ) -> frozenset[str]:
         """Claim candidates, and return the digests of those that this job may measure.
 
         Left out are those that another running job has, that have a record in this scope, and those under which any
@@ -43,13 +51,14 @@ class CandidateClaims:
 
         Args:
             traces: by digest.
+            since: older records do not count. Aware.
 
         Raises:
             NotFound: no such job or workload.
         """
         with engines.writing(self._engine) as connection:
             owner, key = job_id(connection, job_name), _key(connection, workload, scope)
-            free = set(traces) - _settled(connection, key, set(traces))
+            free = set(traces) - _settled(connection, key, set(traces), since)
             same = [claims.c[name] == value for name, value in key.items()]
             same.append(claims.c.trace_digest.in_(sorted(free)))
             alive = sa.select(jobs.c.id).select_from(jobs.join(job_orders)).where(_is_alive())
@@ -165,11 +174,14 @@ def _within(scope: RecordScope) -> list[sa.ColumnElement[bool]]:
     ]
 
 
-def _settled(connection: sa.Connection, key: Mapping[str, object], digests: set[str]) -> set[str]:
+def _settled(
+    connection: sa.Connection, key: Mapping[str, object], digests: set[str], since: datetime | None = None
+) -> set[str]:
     """Return the digests that nobody should measure."""
     is_measured = sa.and_(
         *(records.c[name] == value for name, value in key.items()),
         sa.or_(records.c.error.is_(None), records.c.error.not_in(sorted(_NOT_RUN))),
+        sa.true() if since is None else records.c.created_at >= since,
     )
     is_poison = (records.c.workload_id == key["workload_id"]) & records.c.error.in_(sorted(POISON))
     query = sa.select(records.c.trace_digest).where(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from fleet.domain.jobs import DEFAULT_STRATEGY
@@ -17,6 +18,9 @@ class Conditions:
 
     job_name: str
     scope: RecordScope
+    since: datetime | None = None
+    """Older records do not count. Aware."""
+
     device_fingerprint: str
     seed: int
     batch_size: int

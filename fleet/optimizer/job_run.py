@@ -9,12 +9,13 @@ import math
 import os
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from cross.targets.target import Target
 from fleet.base.machine import machine_fingerprint
+from fleet.base.quantities import count_text
 from fleet.building.turns import Turns
 from fleet.client.aio import Fleet
 from fleet.client.steady import SteadyDevice
@@ -25,7 +26,7 @@ from fleet.domain.jobs import JobStatus, gain_factor, share_done
 from fleet.domain.keys import NO_TRACE
 from fleet.domain.measuring import Evaluator
 from fleet.domain.model_snapshots import ModelSnapshot
-from fleet.domain.scope import RecordScope, measured_model
+from fleet.domain.scope import RecordScope, ScopeFilter, measured_model
 from fleet.domain.workload import Workload, terms_of_model
 from fleet.errors import CacheFull, FleetError, InvalidRequest
 from fleet.jobs.entry import Beginning, Begun, JobEntry
@@ -102,6 +103,9 @@ class JobRun:
     gives_back: bool = False
     """Give the device back while nothing is measured."""
 
+    began_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    """Moment from which the ages of records count. Aware."""
+
     async def run(self) -> TuneReport:
         """Run the job. The caller stores its end.
 
@@ -110,7 +114,9 @@ class JobRun:
         """
         newest = await patiently(self.shop.library.newest_record)  # before the others' records are read
         chosen = choose_workloads(self.workloads, self.options.tasks, self.options.model.name)
-        items = await patiently(partial(self._recall, chosen))
+        items = await patiently(partial(self.recalled, chosen))
+        if older := await patiently(partial(self._count_older, chosen)):
+            self.core.progress.notice(f"{count_text(older, 'record')} older than --max-age: only their schedules count")
         if strategy_of(self.options.strategy).replays:
             for item in items:
                 item.replayed = await patiently(partial(traces_of, self.shop.library, item.workload))
@@ -212,8 +218,8 @@ class JobRun:
             progress.notice(f"the whole model is not compared: {progress.device_name} only pretends to run programs")
             return None
         compared = {item.workload.shash: decided_trace(item) for item in progress.workloads}
-        found = await patiently(partial(schedules, self.shop.library, self.workloads, self._scope, compared))
-        found = await patiently(partial(self._of_packs, compared.keys() | found.keys())) | found
+        found = await patiently(partial(schedules, self.shop.library, self.workloads, self._within, compared))
+        found = await patiently(partial(self.schedules_of_packs, compared.keys() | found.keys())) | found
         failed = await patiently(partial(without_static, self.shop.library, self.workloads, self._scope))
         if left := [workload.operator for workload in self.workloads if workload.shash in failed.keys() - found.keys()]:
             progress.notice(f"without a schedule in the model, since their static ones failed: {', '.join(left)}")
@@ -237,11 +243,15 @@ class JobRun:
             progress.notice(f"the whole model is not compared: {error}")
             return None
 
-    def _recall(self, chosen: Sequence[Workload]) -> list[WorkloadProgress]:
+    def recalled(self, chosen: Sequence[Workload]) -> list[WorkloadProgress]:
+        """Return workloads with their records, and schedules of the user's packs."""
         with open_packs() as packs:
-            return recall(self.shop.library, chosen, self._scope, packs)
+            return recall(self.shop.library, chosen, self._scope, packs, since=self._within.measured_since)
 
-    def _of_packs(self, known: Collection[str]) -> dict[str, str]:
+    def _count_older(self, chosen: Sequence[Workload]) -> int:
+        return self.shop.library.count_older([one.shash for one in chosen], self._within)
+
+    def schedules_of_packs(self, known: Collection[str]) -> dict[str, str]:
         """Return the schedules that packs have for workloads of the model that this job has no verdict about."""
         with open_packs() as packs:
             found = packs.best([one.shash for one in self.workloads if one.shash not in known], self._scope)
@@ -297,6 +307,13 @@ class JobRun:
         )
 
     @property
+    def _within(self) -> ScopeFilter:
+        """The records of this job's scope that are not too old."""
+        age_sec = self.options.max_age_sec
+        since = None if age_sec is None else self.began_at - timedelta(seconds=age_sec)
+        return ScopeFilter(measured_since=since).of(self._scope)
+
+    @property
     def _is_local(self) -> bool:
         return self.inventory.host_fingerprint == machine_fingerprint()
 
@@ -310,6 +327,7 @@ class JobRun:
         return Conditions(
             job_name=job.name,
             scope=self._scope,
+            since=self._within.measured_since,
             device_fingerprint=self.inventory.host_fingerprint,
             seed=options.seed,
             batch_size=options.batch_size,

@@ -6,6 +6,7 @@ import fnmatch
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 
 from fleet.base.config import did_you_mean
@@ -15,7 +16,7 @@ from fleet.domain.keys import trace_digest
 from fleet.domain.measuring import disturbances_in
 from fleet.domain.observation import Observation
 from fleet.domain.operators import workload_kind
-from fleet.domain.scope import RecordScope
+from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
 from fleet.jobs.patience import patiently
@@ -23,7 +24,7 @@ from fleet.library import Library
 from fleet.optimizer.backfill import recalled
 from fleet.optimizer.core.progress import WorkloadProgress
 from fleet.optimizer.prioritizer.values import StaticQuality
-from fleet.optimizer.seeds import exact_seeds, seeds_for
+from fleet.optimizer.seeds import exact_seeds, own_seeds, seeds_for
 from fleet.optimizer.static_quality import static_qualities
 from fleet.packs.lookup import NO_PACKS, Packs
 
@@ -37,26 +38,33 @@ _ALL = 2**31 - 1
 
 
 def recall(
-    library: Library, workloads: Sequence[Workload], scope: RecordScope, packs: Packs = NO_PACKS
+    library: Library,
+    workloads: Sequence[Workload],
+    scope: RecordScope,
+    packs: Packs = NO_PACKS,
+    *,
+    since: datetime | None = None,
 ) -> list[WorkloadProgress]:
     """Return each workload with its earlier trials on this device model, target and TVM version.
 
     Args:
         packs: have schedules to try first on workloads without trials.
+        since: of older records only the schedules are tried. Aware.
     """
     library.add_workloads(workloads)
-    counts = library.trial_counts([item.shash for item in workloads], scope)
+    within = ScopeFilter(measured_since=since).of(scope)
+    counts = library.trial_counts([item.shash for item in workloads], within)
     found = []
     for workload in workloads:
         progress = WorkloadProgress(workload=workload, trials_before=counts.get(workload.shash, 0))
-        baseline = library.baseline(workload.shash, scope)
+        baseline = library.baseline(workload.shash, within)
         if baseline is not None:
             progress.untuned_sec = baseline.median_sec
             progress.is_untuned_disturbed = bool(disturbances_in(baseline.provenance))
-        right = library.best(workload.shash, scope, k=_ALL, checked_only=True)
+        right = library.best(workload.shash, within, k=_ALL, checked_only=True)
         progress.right = {record.trace_json: record.median_sec for record in right}
         progress.proven = {record.trace_json: record.median_sec for record in right if record.is_proven}
-        progress.records = _records_of(library, workload, scope)
+        progress.records = _records_of(library, workload, within)
         progress.poison = library.claims.poison(workload.shash)
         found.append(progress)
     untried = [progress for progress in found if not progress.trials_before]
@@ -68,7 +76,8 @@ def recall(
     new = [progress for progress in found if not progress.records]
     others = library.outlines() if new else []
     for progress in new:
-        progress.seeds = seeds_for(library, progress.workload, scope, others)
+        older = () if since is None else own_seeds(library, progress.workload, scope)
+        progress.seeds = (*older, *seeds_for(library, progress.workload, scope, others))
     _add_packs(packs, untried, scope)
     return found
 
@@ -84,13 +93,13 @@ def _add_packs(packs: Packs, untried: Sequence[WorkloadProgress], scope: RecordS
             item.seeds += seeds_for(library, item.workload, scope, others)
 
 
-def _records_of(library: Library, workload: Workload, scope: RecordScope) -> list[Observation]:
+def _records_of(library: Library, workload: Workload, within: ScopeFilter) -> list[Observation]:
     """Return one record for each candidate of a workload, with its program where that is stored."""
-    stored = {record.trace_json: record for record in library.records(workload.shash, scope)}
+    stored = {record.trace_json: record for record in library.records(workload.shash, within)}
     if not stored:
         return []
-    timed = {record.trace_json: record for record in library.candidates(workload.shash, scope)}
-    programs = library.memory.programs(workload.shash, scope, feature_version=FEATURE_VERSION)
+    timed = {record.trace_json: record for record in library.candidates(workload.shash, within)}
+    programs = library.memory.programs(workload.shash, within, feature_version=FEATURE_VERSION)
     return [
         replace(
             timed.get(trace, record).observation(programs.get(record.trace_digest)),

@@ -41,7 +41,7 @@ class Recorder:
         """Keep candidates that no other job measures or has measured."""
         conditions, traces = self._conditions, {one.digest: one.trace_json for one in effect.proposals}
         claims, name, scope = self._library.claims, conditions.job_name, conditions.scope
-        ours = await patiently(partial(claims.take, name, effect.workload, scope, traces))
+        ours = await patiently(partial(claims.take, name, effect.workload, scope, traces, since=conditions.since))
         sharers = await patiently(partial(claims.sharers, name, effect.workload, scope))
         kept = tuple(one for one in effect.proposals if one.digest in ours)
         yield Proposed(effect.workload, kept, taken=frozenset(traces) - ours, shared_with=sharers)

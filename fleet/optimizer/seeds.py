@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from cross.targets.target import parse_target
+from fleet.domain.freshness import BEST
 from fleet.domain.measuring import TensorSpec
 from fleet.domain.observation import Observation
 from fleet.domain.operators import operators_of
@@ -50,6 +51,12 @@ def seeds_for(
         mod_json = library.workload(neighbour.shash).mod_json if close else ""
         found += [replace(record.observation(), mod_json=mod_json) for record in close]
     return tuple({(one.mod_json, one.trace_json): one for one in found}.values())
+
+
+def own_seeds(library: Library, workload: Workload, scope: RecordScope) -> tuple[Observation, ...]:
+    """Return the best schedules of the workload in this scope, whatever their age."""
+    best = library.best(workload.shash, scope, k=BEST)
+    return tuple(replace(record.observation(), mod_json=workload.mod_json) for record in best)
 
 
 def exact_seeds(packs: Packs, workloads: Sequence[Workload], scope: RecordScope) -> dict[str, list[Observation]]:

@@ -257,10 +257,11 @@ def test_a_job_that_is_queued_or_has_just_begun_plans_nothing(path: str, model: 
 @pytest.mark.slow
 def test_a_jobs_argument_file_submits_it_again(path: str, tmp_path: Path) -> None:
     """The file of `--format yaml` gives the same options; those at their default are left out."""
-    words = "--on model=pi4 --on kind=cuda --trials 7 --tasks a* --no-model --until-gain 2 --priority urgent --seed 3"
-    others = "--deadline 2036-12-31T18:00:00Z --cooldown-ms 5 --cool-below-c 60 --flush-cache --minutes 2 --top 4"
+    words = "--on model=pi4 --on kind=cuda --trials 7 --tasks a* --no-model --until-gain 2 --priority urgent --top 4"
+    others = "--deadline 2036-12-31T18:00:00Z --cooldown-ms 5 --cool-below-c 60 --flush-cache --minutes 2"
     again = tmp_path / "again.yaml"
-    first = _submitted(path, "matmul-8", *words.split(), *others.split())
+    kept = "--seed 3 --max-age 90d"
+    first = _submitted(path, "matmul-8", *words.split(), *others.split(), *kept.split())
     again.write_text(fleet("jobs", "show", first, "--library", path, "--format", "yaml")[1])
     plain = _submitted(path, "matmul-8", "--exhaust")
 
