@@ -44,7 +44,7 @@ demo: $(VENV)/.demo  ## tune the costliest operators of SqueezeNet on this machi
 
 # A test that fails is run once more, and listed as RERUN: machines of CI vary in load. Find its race and repair it.
 # Their tests must not be skipped: `test_packages.py` installs these programs.
-test: export FLEET_TESTS_PROMISED = avahi-daemon,chromedriver,gcc,iptables,postgres,prometheus,promtool,qemu-aarch64-static
+test: export FLEET_TESTS_PROMISED = avahi-daemon,chromedriver,gcc,iptables,postgres,prometheus,promtool,qemu-aarch64-static,skopeo
 test:  ## the whole suite; installs the Debian packages that it needs, or says how
 	$(PYTHON) scripts/test_packages.py
 	$(MAKE) --no-print-directory venv

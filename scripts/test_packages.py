@@ -39,6 +39,7 @@ qemu-user-static          runs the programs of the emulated boards
 adb                       phones
 openssh-client            deploying agents over ssh
 openssh-server            a board to deploy to
+skopeo                    another reader of packs' OCI layouts
 verilator                 simulates the fabric of the emulated Zynq from its RTL
 xz-utils                  unpacks agents' bundles, as boards do
 fuse3                     the emulated kernel files that program that fabric

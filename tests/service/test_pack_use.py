@@ -7,20 +7,31 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cross.pool.build_pool import BuildPool
+from cross.targets.target import parse_target
+from fleet.building.turns import Cores
+from fleet.domain.devices import Inventory
 from fleet.domain.keys import NO_TRACE
 from fleet.domain.scope import ScopeFilter
 from fleet.domain.workload import Workload
 from fleet.export.choice import choose
+from fleet.jobs.options import TuneOptions
 from fleet.library import Library, Record, RecordKind
+from fleet.optimizer.core.progress import JobProgress
+from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.job_run import JobRun
 from fleet.optimizer.recall import recall
+from fleet.optimizer.workshop import Workshop
 from fleet.packs.lookup import Packs, open_packs, sources_line
 from fleet.packs.making import PackOrder, make_pack
 from fleet.packs.shelf import Shelf
 from tests.packs import ANYONE, ARGS, PROGRAM, SCOPE, add_records, trace
 
+NOBODY: Any = None
 OTHER = replace(SCOPE, device_model="pi4 overclocked")
 
 
@@ -53,6 +64,25 @@ def add(library: Library, sec: float, kind: RecordKind = RecordKind.CANDIDATE, *
     library.add_workload(workload("7"))
     text = "" if kind is RecordKind.BASELINE else trace(decision)
     library.add_record(Record(workload="7", scope=SCOPE, trace_json=text, run_secs=(sec,), checked=True, kind=kind))
+
+
+def job_of(library: Library, workloads: list[Workload], notices: list[str]) -> JobRun:
+    """Return a job on a device of the packs' scope that has not begun."""
+    pool = BuildPool(1)
+    return JobRun(
+        options=TuneOptions(model=Path("m.onnx"), selector="cpu"),
+        core=JobCore(JobProgress(notice=notices.append)),
+        shop=Workshop(library=library, pool=pool, builders=pool, artifact_dir=Path(), cores=Cores()),
+        client=NOBODY,
+        device=NOBODY,
+        others=(),
+        inventory=Inventory(device_model=SCOPE.device_model, tvm_version=SCOPE.tvm_version),
+        model=NOBODY,
+        workloads=workloads,
+        target=parse_target(SCOPE.target_json),
+        started_at=0.0,
+        entry=NOBODY,
+    )
 
 
 def test_a_pack_serves_a_user_without_records(library: Library, packs: Packs) -> None:
@@ -112,6 +142,22 @@ def test_a_workload_with_own_trials_gets_no_seeds_of_packs(library: Library, pac
     add(library, 1.0)
     [tried] = recall(library, [workload("7")], SCOPE, packs)
     assert tried.seeds == ()
+
+
+def test_a_job_takes_schedules_of_packs_for_the_rest_of_a_model(
+    library: Library, packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are for workloads that it has no verdict about; the user sees their source, and searches begin with them."""
+    monkeypatch.setenv("FLEET_DATA_DIR", str(tmp_path))
+    notices: list[str] = []
+    job = job_of(library, [workload("7"), workload("8"), workload("x")], notices)
+
+    found = job.schedules_of_packs(["8"])
+    untried = job.recalled([workload("7")])
+
+    assert {"7": trace(1)} == {shash: json.dumps(json.loads(one)) for shash, one in found.items()}
+    assert "in the model: 1 schedule from the pack theirs, UNSIGNED" in notices[0]
+    assert trace(1) == json.dumps(json.loads(untried[0].seeds[0].trace_json))
 
 
 def test_a_line_names_each_pack(packs: Packs) -> None:
