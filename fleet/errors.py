@@ -42,6 +42,7 @@
         TrackerSuperseded          another tracker of the fleet has taken over; ask that one (retryable)
       BuildersUnavailable          no cluster of builders answers (retryable)
       OptimizerUnavailable         no optimizer answers (retryable)
+      RegistryError                a registry or web server of packs refuses, or does not answer
 
 `fleet.wire.rpc` carries them over the network: raised at one end, an error is caught at the other as the same class.
 """
@@ -271,6 +272,10 @@ class OptimizerUnavailable(FleetError):
     """No optimizer answers at its address."""
 
     is_retryable = True
+
+
+class RegistryError(FleetError):
+    """A registry or web server of packs refuses, or does not answer."""
 
 
 def error_classes() -> dict[str, type[FleetError]]:

@@ -1,4 +1,4 @@
-"""`fleet pack make|show|add|list|verify|update|remove`: signed files of records, and those of others."""
+"""`fleet pack make|push|show|add|list|verify|update|remove`: signed files of records, and those of others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fleet.base.config import config_file
 from fleet.base.outputs import check_output, put_file
 from fleet.base.quantities import count_text
 from fleet.base.scratch import scratch_dir
+from fleet.base.text import sanitize
 from fleet.cli import options
 from fleet.cli.activity import working
 from fleet.cli.options import LibraryOption
@@ -20,17 +21,30 @@ from fleet.cli.record_filters import MaxAgeOption, TargetOption, WhereOption, re
 from fleet.cli.stored import existing_library
 from fleet.domain.tvm_versions import tvm_version as installed_tvm
 from fleet.errors import ConfigError, NotFound
+from fleet.packs.addresses import registry_address
 from fleet.packs.making import PackOrder, make_pack
+from fleet.packs.opening import find_address, open_address
+from fleet.packs.packaged import packaged_names
+from fleet.packs.registry import push as push_pack
 from fleet.packs.shelf import KeptPack, Shelf, Trust, refusing
 from fleet.packs.signers import parse_signers
-from fleet.packs.sources import open_source
-from fleet.packs.staging import find_pack
+from fleet.packs.staging import find_pack, stage
+from fleet.packs.web import Web
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 _MOST_SIGNERS_BYTES = 1024**2
 
-SourceArgument = Annotated[Path, typer.Argument(metavar="PACK", help="The pack: a file, or a folder of its layout.")]
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="PACK",
+        help="A file, a folder, oci://host/name:tag, https://host/folder/, or the name of an installed package's pack.",
+    ),
+]
+PlainHttpOption = Annotated[
+    bool, typer.Option("--plain-http", help="Allow HTTP without encryption to other machines; no password is sent.")
+]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="As 'fleet pack list' shows it.")]
 NamesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME]...", help="As 'fleet pack list' shows them. Default: all.")
@@ -110,12 +124,38 @@ def make(
 
 
 @app.command()
-def show(source: SourceArgument, json_output: options.JsonOption = False) -> None:
+def push(
+    source: SourceArgument,
+    address: Annotated[str, typer.Argument(metavar="oci://HOST/NAME:TAG", help="Its place in an OCI registry.")],
+    plain_http: PlainHttpOption = False,
+    json_output: options.JsonOption = False,
+) -> None:
+    """Upload a pack and its signatures to an OCI registry.
+
+    Credentials are those of 'docker login' and 'podman login'.
+
+    Example: fleet pack push rpi4.pack oci://registry.example.org/lab/rpi4:2026-11
+    """
+    target, web = registry_address(address), Web(allows_plain_http=plain_http)
+    with working(f"uploading to {target}"), refusing(source), scratch_dir("pushed") as folder:
+        with open_address(find_address(source), web) as opened:
+            found = find_pack(opened)
+            stage(opened, found, folder)
+        push_pack(folder, found, target, web)
+    if json_output:
+        options.print_json({"address": str(target), "digest": found.digest, "signatures": len(found.signatures)})
+        return
+    print(found.digest)
+    options.stderr().print(f"{target} has it, with {count_text(len(found.signatures), 'signature')}", markup=False)
+
+
+@app.command()
+def show(source: SourceArgument, plain_http: PlainHttpOption = False, json_output: options.JsonOption = False) -> None:
     """Show the facts, files and signers of a pack, without adding it. Its records are not read.
 
     Example: fleet pack show rpi4.pack
     """
-    with refusing(str(source)), open_source(source) as layout:
+    with refusing(source), open_address(find_address(source), Web(allows_plain_http=plain_http)) as layout:
         found = find_pack(layout)
     if json_output:
         options.print_json(found_data(found))
@@ -129,6 +169,7 @@ def add(
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Default: that of the file.")] = None,
     signers: SignersOption = None,
     allow_unsigned: UnsignedOption = False,
+    plain_http: PlainHttpOption = False,
     json_output: options.JsonOption = False,
 ) -> None:
     """Verify a pack and keep a copy, for 'fleet build', 'fleet export' and 'fleet tune'.
@@ -138,21 +179,25 @@ def add(
     Example: fleet pack add rpi4.pack
     """
     with working(f"verifying {source}"):
-        kept = Shelf().add(source, _trust(signers, allow_unsigned=allow_unsigned), name)
+        kept = Shelf().add(source, _trust(signers, allow_unsigned=allow_unsigned, plain_http=plain_http), name)
     _print_changed([kept], "added", as_json=json_output)
 
 
 @app.command("list")
 def list_packs(json_output: options.JsonOption = False) -> None:
-    """List your packs, in the order in which their records are looked up.
+    """List your packs, in the order in which their records are looked up, and packs of installed Python packages.
 
     Example: fleet pack list
     """
-    found = Shelf().kept()
+    found, packaged = Shelf().kept(), packaged_names()
     if json_output:
-        options.print_json({"packs": [kept_data(one) for one in found]})
-    else:
-        print_kept(found)
+        options.print_json({"packs": [kept_data(one) for one in found], "packaged": packaged})
+        return
+    print_kept(found)
+    sources = {one.source for one in found}
+    if fresh := [name for name in packaged if f"package:{name}" not in sources]:
+        names = sanitize(", ".join(fresh))
+        options.stderr().print(f"in installed packages: {names}; 'fleet pack add NAME' adds one", markup=False)
 
 
 @app.command()
@@ -173,13 +218,14 @@ def update(
     names: NamesArgument = None,
     signers: SignersOption = None,
     allow_unsigned: UnsignedOption = False,
+    plain_http: PlainHttpOption = False,
     json_output: options.JsonOption = False,
 ) -> None:
     """Read packs from their sources again, and keep the new versions.
 
     Example: fleet pack update rpi4
     """
-    shelf, trust = Shelf(), _trust(signers, allow_unsigned=allow_unsigned)
+    shelf, trust = Shelf(), _trust(signers, allow_unsigned=allow_unsigned, plain_http=plain_http)
     chosen = [shelf.named(name) for name in names] if names else shelf.kept()
     with working("updating packs"):
         found = [shelf.update(one, trust) for one in chosen]
@@ -195,7 +241,7 @@ def remove(name: NameArgument, json_output: options.JsonOption = False) -> None:
     _print_changed([Shelf().remove(name)], "removed", as_json=json_output)
 
 
-def _trust(signers: Path | None, *, allow_unsigned: bool = False) -> Trust:
+def _trust(signers: Path | None, *, allow_unsigned: bool = False, plain_http: bool = False) -> Trust:
     """Return the signers that the user allows. Raises ConfigError."""
     file = signers or config_file().parent / "allowed_signers"
     try:
@@ -205,7 +251,7 @@ def _trust(signers: Path | None, *, allow_unsigned: bool = False) -> Trust:
         if signers is not None or not isinstance(error, FileNotFoundError):
             raise ConfigError(f"cannot read the allowed signers {file}: {error.strerror}") from error
         text = ""
-    return Trust(signers=parse_signers(text), file=file, allows_unsigned=allow_unsigned)
+    return Trust(signers=parse_signers(text), file=file, allows_unsigned=allow_unsigned, allows_plain_http=plain_http)
 
 
 def _print_changed(packs: list[KeptPack], state: str, *, as_json: bool) -> None:

@@ -85,13 +85,15 @@ def copy_blob(source: Source, blob: Descriptor, path: Path) -> None:
 def _chunks(source: Source, blob: Descriptor) -> Iterator[bytes]:
     hashed, left = hashlib.sha256(), blob.size_bytes
     with source.open(blob.blob_name) as (file, size):
-        if size != left:
+        if size not in (None, left):
             raise InvalidRequest(f"its {blob.blob_name} has {size:,} bytes instead of {left:,}: truncated or changed")
         while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
             left -= len(chunk)
             hashed.update(chunk)
             yield chunk
-    if left or f"sha256:{hashed.hexdigest()}" != blob.digest:
+    if left:
+        raise InvalidRequest(f"its {blob.blob_name} ends {left:,} bytes early: it is truncated")
+    if f"sha256:{hashed.hexdigest()}" != blob.digest:
         raise InvalidRequest(f"its {blob.blob_name} has another digest than its name: it was changed")
 
 

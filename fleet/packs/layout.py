@@ -25,6 +25,7 @@ LAYOUT_NAME, INDEX_NAME = "oci-layout", "index.json"
 LAYOUT_CONTENT = b'{"imageLayoutVersion":"1.0.0"}'
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 PACK_TYPE = "application/vnd.tvm-fleet.pack.v1+json"
 CONFIG_TYPE = "application/vnd.tvm-fleet.pack.config.v1+json"
 WORKLOADS_TYPE = "application/vnd.tvm-fleet.pack.workloads.v1+gzip"
@@ -119,7 +120,27 @@ def index_of(pack: Descriptor, signatures: Iterable[Descriptor]) -> bytes:
         {**_described(pack), "artifactType": PACK_TYPE, "annotations": {_REFERENCE: "pack"}},
         *({**_described(one), "artifactType": SIGNATURE_TYPE} for one in signatures),
     ]
-    return _encode({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests})
+    return _index(manifests)
+
+
+def with_referrer(content: bytes, signature: Descriptor) -> bytes:
+    """Return a list of referrers with a signature.
+
+    Args:
+        content: the present list, also with manifests of other tools; empty: no list.
+
+    Raises:
+        InvalidRequest: the list has another form.
+    """
+    listed = _referrers(content) if content else []
+    others = [one for one in listed if one.get("digest") != signature.digest]
+    return _index([*others, {**_described(signature), "artifactType": SIGNATURE_TYPE}])
+
+
+def parse_referrers(content: bytes) -> list[Descriptor]:
+    """Return the signatures in a list of referrers. Raises InvalidRequest for another form, or too many."""
+    found = [one for one in _referrers(content) if one.get("artifactType") == SIGNATURE_TYPE]
+    return _listed(found, "its list of signatures")
 
 
 def parse_layout(content: bytes) -> None:
@@ -151,6 +172,17 @@ def parse_manifest(content: bytes) -> Manifest:
         layers=tuple(_listed(found.get("layers"), where)),
         subject=None if subject is None else _parse_descriptor(subject, where),
     )
+
+
+def _index(manifests: Sequence[Mapping[str, object]]) -> bytes:
+    return _encode({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": manifests})
+
+
+def _referrers(content: bytes) -> list[dict[str, Any]]:
+    found = strict_json.parse_object(content, "its list of referrers").get("manifests")
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise InvalidRequest("its list of referrers is no index")
+    return found
 
 
 def _manifest(artifact_type: str, config: Descriptor, layers: Sequence[Descriptor]) -> dict[str, object]:

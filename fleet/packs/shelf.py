@@ -29,9 +29,11 @@ from fleet.base.text import sanitize
 from fleet.errors import AlreadyExists, ConfigError, InvalidRequest, NotFound
 from fleet.library import Library
 from fleet.library.schema import SCHEMA_VERSION
+from fleet.packs.addresses import Address, name_at, parse_address
+from fleet.packs.opening import find_address, open_address
 from fleet.packs.reading import fill
-from fleet.packs.sources import open_source
 from fleet.packs.staging import FoundPack, find_pack, stage
+from fleet.packs.web import Web
 
 _LOCK_FILE, _MUTEX = "packs.lock", ".changing"
 _STAGING = ".staging-"
@@ -48,7 +50,7 @@ class KeptPack:
     name: str
     digest: str
     source: str
-    """Path that it was added from."""
+    """Path or address that it was added from."""
 
     title: str
     licence: str = ""
@@ -83,6 +85,8 @@ class Trust:
 
     file: Path
     allows_unsigned: bool = False
+    allows_plain_http: bool = False
+    """Registries and web servers on other machines may use plain HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,24 +139,29 @@ class Shelf:
         known = did_you_mean(name, [pack.name for pack in found]) if found else "; 'fleet pack add' adds one"
         raise NotFound(f"there is no pack {name!r}{known}")
 
-    def add(self, path: Path, trust: Trust, name: str | None = None) -> KeptPack:
+    def add(self, source: str | Path, trust: Trust, name: str | None = None) -> KeptPack:
         """Verify a pack and keep a copy. Adding the same one again changes nothing but its source and signer.
+
+        Args:
+            source: a path or an address, see `fleet.packs.addresses`.
 
         Raises:
             InvalidRequest: the pack is refused; nothing is kept.
             AlreadyExists: another pack has this name.
-            NotFound: there is no such path.
+            NotFound: there is no such pack.
+            RegistryError: a registry or web server refuses, or does not answer.
         """
-        name = name or _name_of(path)
+        address = find_address(source) if isinstance(source, str) else source
+        name = name or name_at(address)
         if not _NAME.fullmatch(name):
             raise InvalidRequest(f"{name!r} is no name for a pack; give --name, of letters, digits, '.', '_' and '-'")
         with self._changing():
-            return self._take(path, trust, name, may_replace=False)
+            return self._take(address, trust, name, may_replace=False)
 
     def update(self, pack: KeptPack, trust: Trust) -> KeptPack:
         """Take the present pack of a source in place of an earlier one. Raises as `add`."""
         with self._changing():
-            return self._take(Path(pack.source), trust, pack.name, may_replace=True)
+            return self._take(parse_address(pack.source), trust, pack.name, may_replace=True)
 
     def remove(self, name: str) -> KeptPack:
         """Remove a pack. Raises NotFound."""
@@ -198,17 +207,17 @@ class Shelf:
                     raise InvalidRequest(f"it has another digest than {_LOCK_FILE}")
             yield found, fresh
 
-    def _take(self, path: Path, trust: Trust, name: str, *, may_replace: bool) -> KeptPack:
+    def _take(self, address: Address, trust: Trust, name: str, *, may_replace: bool) -> KeptPack:
         kept = self.kept()
         earlier = next((one for one in kept if one.name == name), None)
-        with refusing(str(path)), tempfile.TemporaryDirectory(prefix=_STAGING, dir=self._folder) as scratch:
+        with refusing(str(address)), tempfile.TemporaryDirectory(prefix=_STAGING, dir=self._folder) as scratch:
             folder = Path(scratch) / "pack"
-            found, _ = _checked(path, folder, trust)
+            found, _ = _checked(address, folder, trust)
             if earlier is not None and earlier.digest != found.digest and not may_replace:
                 raise AlreadyExists(
                     f"there is another pack {name!r}; 'fleet pack update {name}' takes its new version, --name another"
                 )
-            pack = _signed(_kept(found, name, path), found, trust)
+            pack = _signed(_kept(found, name, address), found, trust)
             place = self._folder / pack.hex
             if not (place / _DATABASE).exists():
                 shutil.rmtree(place, ignore_errors=True)
@@ -240,13 +249,13 @@ class Shelf:
                 shutil.rmtree(entry, ignore_errors=True)
 
 
-def _checked(path: Path, folder: Path, trust: Trust) -> tuple[FoundPack, Path]:
+def _checked(address: Address, folder: Path, trust: Trust) -> tuple[FoundPack, Path]:
     """Copy a pack into a new folder, and return it with the library of its records.
 
     Raises:
         InvalidRequest: it is refused.
     """
-    with open_source(path) as source:
+    with open_address(address, Web(allows_plain_http=trust.allows_plain_http)) as source:
         found = find_pack(source)
         _check_signer(found, trust)
         folder.mkdir()
@@ -282,12 +291,12 @@ def _signed(pack: KeptPack, found: FoundPack, trust: Trust) -> KeptPack:
     return replace(pack, signer="", fingerprint=fingerprint)
 
 
-def _kept(found: FoundPack, name: str, path: Path) -> KeptPack:
+def _kept(found: FoundPack, name: str, address: Address) -> KeptPack:
     config = found.config
     return KeptPack(
         name=name,
         digest=found.digest,
-        source=str(path.absolute()),
+        source=str(address.absolute() if isinstance(address, Path) else address),
         title=config.title,
         licence=config.licence,
         workloads=config.workloads,
@@ -295,10 +304,6 @@ def _kept(found: FoundPack, name: str, path: Path) -> KeptPack:
         checked=config.checked,
         added_at=datetime.now(UTC),
     )
-
-
-def _name_of(path: Path) -> str:
-    return path.resolve().name.removesuffix(".tar").removesuffix(".pack")
 
 
 def _content(database: Path) -> list[tuple[object, ...]]:

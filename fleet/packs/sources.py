@@ -15,7 +15,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 from fleet.errors import InvalidRequest, NotFound
 
@@ -28,11 +28,19 @@ _IGNORED_TYPES = (tarfile.XHDTYPE, tarfile.XGLTYPE)
 """Extended attributes, such as fractions of seconds: nothing in them matters here."""
 
 
+class Readable(Protocol):
+    """A file, or the body of a response."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes; fewer only at the end."""
+        ...
+
+
 class Source(Protocol):
     """Files of a layout."""
 
-    def open(self, name: str) -> contextlib.AbstractContextManager[tuple[IO[bytes], int]]:
-        """Return a file, positioned at its content, and its size.
+    def open(self, name: str) -> contextlib.AbstractContextManager[tuple[Readable, int | None]]:
+        """Return a file, positioned at its content, and its size; None if a server does not say.
 
         Raises:
             InvalidRequest: there is no such file, or it is something else.
@@ -68,10 +76,10 @@ def open_source(path: Path) -> Iterator[Source]:
 def read_all(source: Source, name: str, most_bytes: int) -> bytes:
     """Return a file of a layout. Raises InvalidRequest."""
     with source.open(name) as (file, size):
-        if size > most_bytes:
-            raise InvalidRequest(f"its {name} has {size:,} bytes, more than {most_bytes:,}")
-        content = file.read(size)
-    if len(content) != size:
+        content = file.read(most_bytes + 1 if size is None else min(size, most_bytes + 1))
+    if max(size or 0, len(content)) > most_bytes:
+        raise InvalidRequest(f"its {name} has {f'{size:,}' if size else 'more'} bytes, more than {most_bytes:,}")
+    if size not in (None, len(content)):
         raise InvalidRequest(f"its {name} is truncated")
     return content
 
@@ -81,7 +89,7 @@ class _Folder:
         self._root = descriptor
 
     @contextmanager
-    def open(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
+    def open(self, name: str) -> Iterator[tuple[Readable, int]]:
         *folders, leaf = name.split("/")
         with contextlib.ExitStack() as stack:
             at = self._root
@@ -114,7 +122,7 @@ class _Tar:
         self._members = dict(_members(file))
 
     @contextmanager
-    def open(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
+    def open(self, name: str) -> Iterator[tuple[Readable, int]]:
         if name not in self._members:
             raise InvalidRequest(f"it has no {name}")
         at, size = self._members[name]

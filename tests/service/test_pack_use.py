@@ -188,8 +188,8 @@ def test_stock_metaschedule_reads_the_files_of_a_pack(tmp_path: Path) -> None:
     with open_source(tmp_path / "stock.pack") as source:
         layers = find_pack(source).manifest.layers
         for one in layers:
-            with source.open(one.blob_name) as (file, size):
-                (tmp_path / one.title.removesuffix(".gz")).write_bytes(gzip.decompress(file.read(size)))
+            with source.open(one.blob_name) as (file, _):
+                (tmp_path / one.title.removesuffix(".gz")).write_bytes(gzip.decompress(file.read(one.size_bytes)))
     database = ms.database.JSONDatabase(
         str(tmp_path / "database_workload.json"), str(tmp_path / "database_tuning_record.json"), allow_missing=False
     )

@@ -78,8 +78,9 @@ NOT_RUN = {
     ],
     "needs records of that board, and a key: tests/service/test_packs.py": [
         "fleet pack make rpi4.pack --device-model 'Cortex-A72 x4' --checked --sign ~/.ssh/id_ed25519",
-        "fleet pack show rpi4.pack",
-        "fleet pack add rpi4.pack",
+        "fleet pack push rpi4.pack oci://registry.example.org/lab/rpi4:2026-11",
+        "fleet pack show oci://registry.example.org/lab/rpi4:2026-11",
+        "fleet pack add oci://registry.example.org/lab/rpi4:2026-11",
         "fleet pack verify",
     ],
     "needs records of a board: tests/system/test_library_refresh.py, test_idle_refresh.py": [

@@ -34,6 +34,7 @@ from fleet.testing import eventually_sync
 from fleet.tracker.journal.file import Journal
 from fleet.wire.approval import ask_to_join
 from fleet.wire.joining import shown_authority
+from tests.registries import Registry, served
 from tests.system.fleet_processes import Fleet, running_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -92,6 +93,8 @@ def documents(fleet: Fleet, folder: Path, two_products: Path) -> dict[str, dict[
     pack = str(folder / "cpu.pack")
     run("pack make", pack, "--device-model", tuned["device_model"], *library)
     run("pack show", pack)
+    with served(Registry()) as host:
+        run("pack push", pack, f"oci://{host}/lab/pi4:1")
     run("pack add", pack, "--allow-unsigned")
     run("pack list")
     run("pack verify")

@@ -18,6 +18,14 @@ class MadePack(TypedDict):
     checked: int
 
 
+class PushedPack(TypedDict):
+    """`fleet pack push`"""
+
+    address: str
+    digest: str
+    signatures: int
+
+
 class PackedDeviceModel(TypedDict):
     name: str
     facts: Free
@@ -74,6 +82,12 @@ class Pack(TypedDict):
 
 
 class Packs(TypedDict):
-    """`fleet pack add|list|verify|update|remove`"""
+    """`fleet pack add|verify|update|remove`"""
 
     packs: list[Pack]
+
+
+class ListedPacks(Packs):
+    """`fleet pack list`"""
+
+    packaged: list[str]

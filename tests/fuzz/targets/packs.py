@@ -20,11 +20,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fleet.base.scratch import scratch_dir
 from fleet.errors import InvalidRequest
 from fleet.packs import layout
+from fleet.packs.addresses import parse_address
 from fleet.packs.contents import parse_config, parse_facts
+from fleet.packs.credentials import parse_challenge
 from fleet.packs.reading import read_groups
 from fleet.packs.signers import parse_signers
 from fleet.packs.sources import open_source, read_all
 from fleet.packs.sshsig import NAMESPACE, signer_of
+from fleet.packs.web import resolved
 from tests.fuzz.target import Target, no_loop
 from tests.packs import Draft
 
@@ -36,6 +39,11 @@ _READERS = (
     parse_config,
     functools.partial(parse_facts, where="facts.jsonl.gz:1"),
     lambda content: parse_signers(content.decode(errors="replace")),
+    layout.parse_referrers,
+    functools.partial(layout.with_referrer, signature=layout.descriptor_of(b"{}", layout.MANIFEST_TYPE)),
+    lambda content: parse_address(content.decode(errors="replace")),
+    lambda content: parse_challenge(content.decode("latin-1")),
+    lambda content: resolved("http://127.0.0.1:5000/v2/", content.decode("latin-1")),
 )
 _WORDS = (
     b"NaN",
@@ -101,8 +109,17 @@ def _good_documents() -> Sequence[bytes]:
     pack = layout.pack_manifest(blob, [blob])
     described = layout.descriptor_of(pack, layout.MANIFEST_TYPE)
     key = b'ann namespaces="tvm-fleet-pack" ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICa+gNR9V3/Mu+DibDuWIWq8'
+    challenge = b'Bearer realm="https://registry.example.org/token",service="registry",scope="repository:pi4:pull"'
+    addresses = (b"oci://registry.example.org:5000/lab/pi4:1", b"https://registry.example.org/pi4/", challenge)
     documents = (json.dumps(one).encode() for one in (draft.config, draft.facts[0]))
-    return [layout.index_of(described, [described]), pack, layout.signature_manifest(blob, described), *documents, key]
+    return [
+        layout.index_of(described, [described]),
+        pack,
+        layout.signature_manifest(blob, described),
+        *documents,
+        *addresses,
+        key,
+    ]
 
 
 def _good_signature() -> Sequence[bytes]:
