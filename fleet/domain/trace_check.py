@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from fleet.domain.program_check import INDEX_MAP_TYPES, check_nodes
-from fleet.domain.trace_text import divide, remembered
+from fleet.domain.trace_text import USUAL_DECISIONS, divide, remembered
 from fleet.errors import InvalidRequest
 
 MOST_TRACE_BYTES = 1024 * 1024
@@ -127,13 +127,22 @@ def _end_of_known(text: str, start: int) -> int | None:
         return None
     try:
         pieces, middle = divided
-        decisions, end = _decoder.raw_decode(text, middle)
-        are_plain = all(_is_plain([number, decision]) for number, decision in decisions)
-        is_allowed = are_plain and all(map(_is_allowed, pieces))
+        end = _end_of_decisions(text, middle)
+        is_allowed = end is not None and all(map(_is_allowed, pieces))
     except (InvalidRequest, RecursionError, TypeError, ValueError):
         return None
-    has_size = end - start < MOST_TRACE_BYTES
-    return end + 1 if is_allowed and has_size and text.startswith("]", end) else None
+    if end is None or not is_allowed or end - start >= MOST_TRACE_BYTES:
+        return None
+    return end + 1 if text.startswith("]", end) else None
+
+
+def _end_of_decisions(text: str, start: int) -> int | None:
+    """Return the position after a list of decisions; None if a decision is not numeric."""
+    usual = USUAL_DECISIONS.match(text, start)
+    if usual is not None:
+        return usual.end()
+    decisions, end = _decoder.raw_decode(text, start)
+    return end if all(_is_plain([number, decision]) for number, decision in decisions) else None
 
 
 @remembered

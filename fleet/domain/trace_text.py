@@ -21,6 +21,13 @@ _BETWEEN = re.compile(r'\]\],\["(?=[A-Z])')
 _BEFORE_DECISIONS = "]]],["
 """End of the last instruction and of their list, and the start of the list of decisions."""
 
+_INTEGER = r"(?:0|-?[1-9]\d{0,17})"
+_DECISION = rf"\[{_INTEGER},(?:{_INTEGER}|\[{_INTEGER}(?:,{_INTEGER})*\])\]"
+USUAL_DECISIONS = re.compile(rf"\[(?:{_DECISION}(?:,{_DECISION})*)?\]", re.ASCII)
+"""Decisions as all samplers write them: integers below 10^18 and lists of these, without white space. They are checked
+without parsing, and all programs spell them the same.
+"""
+
 _REMEMBERED = 1 << 14
 _MOST_CHARS = 512
 """Of a piece; most have 60."""
@@ -54,7 +61,8 @@ class Spelling:
     """A way to write the JSON of traces.
 
     Args:
-        write: returns the JSON of a value. A list is written as its items between brackets, separated by commas.
+        write: returns the JSON of a value without white space. A list is written as its items between brackets,
+            separated by commas.
     """
 
     def __init__(self, write: Callable[[Any], str]) -> None:
@@ -68,10 +76,13 @@ class Spelling:
             pieces, middle = divided
             try:
                 instructions = ",".join(map(self._of_piece, pieces))
-                return f"[[{instructions}],{self._write(json.loads(trace_json[middle:-1]))}]"
+                return f"[[{instructions}],{self._decisions(trace_json[middle:-1])}]"
             except ValueError:  # an unusual form, or no JSON
                 pass
         return self._write(json.loads(trace_json))
+
+    def _decisions(self, text: str) -> str:
+        return text if USUAL_DECISIONS.fullmatch(text) else self._write(json.loads(text))
 
 
 compact: Callable[[object], str] = json.JSONEncoder(separators=(",", ":")).encode

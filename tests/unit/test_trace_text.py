@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fleet.domain.keys import trace_digest
-from fleet.domain.trace_text import Spelling, compact, divide
+from fleet.domain.trace_text import USUAL_DECISIONS, Spelling, compact, divide
 from fleet.errors import InvalidRequest
 from fleet.library.exchange import to_text
 
@@ -32,6 +32,42 @@ def test_a_trace_is_written_as_if_it_was_parsed(trace: object) -> None:
         for write in (to_text, compact):
             assert Spelling(write).of(text) == write(json.loads(text))
         assert trace_digest(text) == trace_digest(json.dumps(json.loads(text)))
+
+
+SMALL = st.integers(-(10**18) + 1, 10**18 - 1)
+DECISIONS = st.lists(st.tuples(SMALL, SMALL | st.lists(SMALL, min_size=1, max_size=4)).map(list), max_size=4)
+
+
+@given(DECISIONS)
+def test_usual_decisions_are_the_same_in_all_spellings(decisions: object) -> None:
+    """They are copied, so the copy has to be the text that a writer gives."""
+    text = compact(decisions)
+    assert USUAL_DECISIONS.fullmatch(text)
+    assert {text} == {to_text(decisions), compact(json.loads(text))}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[0,[01]]]",
+        "[[0,[-0]]]",
+        "[[0,[1,]]]",
+        "[[0,[]]]",
+        "[[0,[1]],]",
+        "[[0,[1]][1,[1]]]",
+        "[[0,1.0]]",
+        "[[0,true]]",
+        "[[0,null]]",
+        "[[0,[[1]]]]",
+        "[[0,[1 ,2]]]",
+        "[[0,[\u0661]]]",
+        "[[0,[1000000000000000000]]]",
+        "[1]",
+    ],
+)
+def test_other_decisions_are_parsed(text: str) -> None:
+    """Their check, and their spelling, need their values."""
+    assert USUAL_DECISIONS.fullmatch(text) is None
 
 
 def test_instructions_are_separated_at_their_kinds() -> None:
