@@ -65,6 +65,8 @@ def from_plain(cls: type[T], plain: object) -> T:
 
 
 def _read(hint: object, plain: object, where: str) -> object:
+    if type(plain) is hint:
+        return plain
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         return _read_first(args, plain, where)
@@ -87,8 +89,9 @@ def _read(hint: object, plain: object, where: str) -> object:
 
 @functools.cache
 def _hints_of(cls: type) -> dict[str, Any]:
-    """Return the types of a class's fields. Python evaluates them anew at each call."""
-    return typing.get_type_hints(cls)
+    """Return the types of a class's fields that its constructor takes. Python evaluates them anew at each call."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
 
 
 def _read_first(hints: Sequence[object], plain: object, where: str) -> object:
@@ -110,9 +113,14 @@ def _read_fields(cls: type, plain: object, where: str) -> object:
     if not isinstance(plain, dict):
         raise InvalidRequest(f"{where}: expected a {cls.__name__}, found {plain!r}")
     hints = _hints_of(cls)
-    names = [field.name for field in dataclasses.fields(cls) if field.init and field.name in plain]
     try:
-        return cls(**{name: _read(hints[name], plain[name], f"{where}.{name}") for name in names})
+        found = {name: (hint, plain[name]) for name, hint in hints.items() if name in plain}
+        return cls(
+            **{
+                name: value if type(value) is hint else _read(hint, value, f"{where}.{name}")
+                for name, (hint, value) in found.items()
+            }
+        )
     except TypeError as error:  # a field without a default is missing
         raise InvalidRequest(f"{where}: {error}") from error
 

@@ -17,20 +17,22 @@ def are_kept(connection: sa.Connection) -> bool:
     return has_table(connection, record_environments)
 
 
-def add(connection: sa.Connection, by_record: Sequence[tuple[Record, Mapping[str, object]]]) -> None:
-    """Store the environments of stored records, oldest first."""
+def add(connection: sa.Connection, by_record: Mapping[int, tuple[Record, Mapping[str, object]]]) -> None:
+    """Store records' environments, by record id, oldest first."""
     if not by_record:
         return
-    facts = {environment_digest(found): found for _, found in by_record}
+    distinct = {id(found): found for _, found in by_record.values()}
+    digests = {key: environment_digest(found) for key, found in distinct.items()}
+    facts = {digests[key]: found for key, found in distinct.items()}
     ids = _ids(connection, facts)
     if new := sorted(facts.keys() - ids.keys()):  # sorted: two inserts in different order would deadlock
         rows = [{"digest": digest, "facts": dict(facts[digest])} for digest in new]
         connection.execute(insert_into(connection, environments).on_conflict_do_nothing(), rows)
         ids = _ids(connection, facts)
-    of_records = [(record, ids[environment_digest(found)]) for record, found in by_record]
-    links = [{"record_id": record.id, "environment_id": number} for record, number in of_records]
+    numbers = {record_id: ids[digests[id(found)]] for record_id, (_, found) in by_record.items()}
+    links = [{"record_id": record_id, "environment_id": number} for record_id, number in numbers.items()]
     connection.execute(insert_into(connection, record_environments).on_conflict_do_nothing(), links)
-    _note_devices(connection, of_records)
+    _note_devices(connection, [(record, numbers[record_id]) for record_id, (record, _) in by_record.items()])
 
 
 def of_models(connection: sa.Connection) -> dict[str, frozenset[str]]:

@@ -23,7 +23,7 @@ import re
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from fleet.domain.measuring import ErrorKind, TensorSpec
 from fleet.domain.operators import program_name
 from fleet.domain.program_check import MOST_PROGRAM_BYTES, check_program
 from fleet.domain.scope import ANY_SCOPE, RecordScope, ScopeFilter
-from fleet.domain.trace_check import MOST_TRACE_BYTES, check_trace, check_trace_at
+from fleet.domain.trace_check import MOST_TRACE_BYTES, check_trace_at
 from fleet.domain.trace_text import Spelling, compact
 from fleet.errors import InvalidRequest, NoLibrary
 from fleet.library.line_files import Batch, read_batches, written
@@ -211,12 +211,10 @@ class _RecordLines:
 
     def _record(self, where: str, text: str, start: re.Match[str], end: int) -> tuple[Record, Any]:
         """Return the record without its trace, and the parsed arguments of its workload."""
-        index, rest = int(start[1]), text[end:].lstrip()
+        index = int(start[1])
         if index >= len(self.shashes):
             raise ValueError(f"it is of workload {index}, and there are {len(self.shashes)}")
-        if not (rest.startswith(",") and rest.endswith("]")):
-            raise ValueError("it has other parts")
-        run_secs, target, args = json.loads(f"[{rest[1:-1]}")
+        run_secs, target, args = json.loads(f"[{_rest_of(text, end)}")
         return _record_of(where, self.shashes[index], "", run_secs, target, self.scope), args
 
 
@@ -225,6 +223,14 @@ def _start_of(text: str) -> re.Match[str]:
     if start is None:
         raise ValueError("it does not begin with the number of its workload")
     return start
+
+
+def _rest_of(text: str, end: int) -> str:
+    """Return the part of a line behind its schedule, up to the bracket that ends the record."""
+    rest = text[end:].strip()
+    if not (rest.startswith(",") and rest.endswith("]")):
+        raise ValueError("it has other parts")
+    return rest[1:-1]
 
 
 class _Occurrences:
@@ -344,27 +350,55 @@ def _refusing(where: str) -> Iterator[None]:
         raise InvalidRequest(f"{where} is refused: {error}") from error
 
 
-def parse_record(
-    where: str, value: Any, workloads: Sequence[StoredWorkload], scope: RecordScope
-) -> tuple[Record, tuple[TensorSpec, ...]]:
-    """Return the record of a line that was parsed as JSON, and the arguments of its workload.
+@dataclass(frozen=True, slots=True)
+class RecordLine:
+    """A line of `RECORD_FILE` with a schedule that was checked."""
+
+    workload: int
+    """Line of its workload, from 0."""
+
+    trace_json: str
+    run_secs: Any
+    target: Any
+    args: Any
+
+
+def parse_record_line(where: str, text: str, parse: Callable[[str], Any]) -> RecordLine:
+    """Return the parts of a record's line.
+
+    Args:
+        where: the line's place, for messages.
+        parse: parser of the JSON beside the schedule.
 
     Raises:
         NoLibrary: it has another form.
-        InvalidRequest: its schedule is not on the allowlist.
+        InvalidRequest: its schedule is not on the allowlist, or `parse` raises it.
     """
     try:
-        index, (trace, run_secs, target, args) = value
-        if not 0 <= index < len(workloads):
-            raise ValueError(f"it is of workload {index}, and there are {len(workloads)}")
-        text = compact(trace)
-        record = _record_of(where, workloads[index].shash, text, run_secs, target, scope)
-        specs = _parse_args(args or ())
+        start = _start_of(text)
+        with _refusing(where):
+            end = check_trace_at(text, start.end())
+        run_secs, target, args = parse(f"[{_rest_of(text, end)}")
+        trace = _IN_PYTHON.of(text[start.end() : end])
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NoLibrary(f"{where} is not a record of MetaSchedule's JSONDatabase: {error}") from error
+    return RecordLine(int(start[1]), trace, run_secs, target, args)
+
+
+def record_of_line(where: str, line: RecordLine, shash: str, scope: RecordScope) -> Record:
+    """Return the record of a workload's line. Raises NoLibrary if its times or target have another form."""
+    try:
+        return _record_of(where, shash, line.trace_json, line.run_secs, line.target, scope)
     except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
         raise NoLibrary(f"{where} is not a record of MetaSchedule's JSONDatabase: {error}") from error
-    with _refusing(where):
-        check_trace(text)
-    return record, specs
+
+
+def args_of_line(where: str, line: RecordLine) -> tuple[TensorSpec, ...]:
+    """Return the arguments of a line's workload. Raises NoLibrary if they have another form."""
+    try:
+        return _parse_args(line.args or ())
+    except (TypeError, ValueError, OverflowError) as error:
+        raise NoLibrary(f"{where} is not a record of MetaSchedule's JSONDatabase: {error}") from error
 
 
 def _record_of(where: str, shash: str, trace_json: str, run_secs: Any, target: Any, scope: RecordScope) -> Record:

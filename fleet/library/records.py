@@ -116,16 +116,25 @@ def add_records(connection: sa.Connection, new: Sequence[Record]) -> list[Record
     uids = insert(connection, new)
     found = {record.uid: record for record in fetch(connection, joined().where(records.c.uid.in_(uids)))}
     _note_disturbed(connection, found.values())
-    known = {found[uid].id: record.program for uid, record in zip(uids, new, strict=True) if record.program}
-    programs.add(connection, known)
-    environments.add(
-        connection,
-        [(found[uid], record.environment) for uid, record in zip(uids, new, strict=True) if record.environment],
-    )
-    makings.add(
-        connection, {found[uid].id: record.making for uid, record in zip(uids, new, strict=True) if record.making}
-    )
+    _add_origins(connection, [(found[uid].id, record) for uid, record in zip(uids, new, strict=True)])
     return [found[uid] for uid in uids]
+
+
+def add_unread(connection: sa.Connection, new: Sequence[Record]) -> None:
+    """Add undisturbed records, without returning them as stored. Raises as `add_records`."""
+    uids = insert(connection, new)
+    query = sa.select(records.c.uid, records.c.id).where(records.c.uid.in_(uids))
+    ids = {row.uid: row.id for row in connection.execute(query)}
+    _add_origins(connection, [(ids[uid], record) for uid, record in zip(uids, new, strict=True)])
+
+
+def _add_origins(connection: sa.Connection, stored: Sequence[tuple[int, Record]]) -> None:
+    """Store the programs, environments and makings of records, given with their ids."""
+    programs.add(connection, {number: record.program for number, record in stored if record.program})
+    environments.add(
+        connection, {number: (record, record.environment) for number, record in stored if record.environment}
+    )
+    makings.add(connection, {number: record.making for number, record in stored if record.making})
 
 
 def insert(connection: sa.Connection, new: Sequence[Record]) -> list[str]:

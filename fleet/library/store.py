@@ -298,6 +298,11 @@ class Library:
         with engines.writing(self._engine) as connection:
             return records.add_records(connection, list(new))
 
+    def add_unread(self, new: Sequence[Record]) -> None:
+        """Store undisturbed records as `add_records` does, in half the time: they are not read back."""
+        with engines.writing(self._engine) as connection:
+            records.add_unread(connection, new)
+
     def add_imported(self, new: Sequence[Record]) -> int:
         """Store records as other programs have them, all or none, and return the number of new ones.
 

@@ -15,7 +15,16 @@ from fleet.domain.measuring import ABSURD_SEC, TensorSpec
 from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest, NoLibrary
 from fleet.library import Library, Record, StoredWorkload
-from fleet.library.exchange import RECORD_FILE, WORKLOAD_FILE, parse_record, parse_workload, with_args
+from fleet.library.exchange import (
+    RECORD_FILE,
+    WORKLOAD_FILE,
+    RecordLine,
+    args_of_line,
+    parse_record_line,
+    parse_workload,
+    record_of_line,
+    with_args,
+)
 from fleet.packs import layout, strict_json
 from fleet.packs.contents import PackConfig, RecordFacts, parse_facts
 from fleet.packs.files import Budget, read_lines
@@ -31,7 +40,7 @@ _MOST_TARGET_CHARS = 4_096
 _LEAST_SEC = 1e-9
 """A call alone takes longer."""
 
-_BATCH = 500
+_BATCH = 2_000
 """Records per transaction."""
 
 
@@ -40,8 +49,7 @@ class _Line:
     """A line of a record, and its facts."""
 
     where: str
-    workload: int
-    parts: object
+    content: RecordLine
     facts: RecordFacts
     size_bytes: int
 
@@ -64,26 +72,32 @@ def fill(library: Library, folder: Path, manifest: Manifest, config: PackConfig)
     if config.records > MOST_RECORDS:
         raise InvalidRequest(f"it has {config.records:,} records, more than {MOST_RECORDS:,}")
     counted = _Counts(config)
-    groups: list[Group] = []
-    for group in read_groups(folder, manifest):
-        counted.add(group)
-        groups.append(group)
-        if _is_batch(groups):
-            _store(library, groups)
-            groups = []
-    _store(library, groups)
+    for groups in _batches(read_groups(folder, manifest)):
+        for group in groups:
+            counted.add(group)
+        library.add_workloads(group.workload for group in groups)
+        library.add_unread([record for group in groups for record in group.records])
     counted.check()
 
 
-def _is_batch(groups: list[Group]) -> bool:
-    is_many = sum(len(one.records) for one in groups) >= _BATCH
-    return is_many or sum(one.size_bytes for one in groups) >= _MOST_OF_WORKLOAD_BYTES
+def _batches(groups: Iterator[Group]) -> Iterator[list[Group]]:
+    """Yield groups for one transaction each."""
+    batch, records, size_bytes = list[Group](), 0, 0
+    for group in groups:
+        batch.append(group)
+        records += len(group.records)
+        size_bytes += group.size_bytes
+        if records >= _BATCH or size_bytes >= _MOST_OF_WORKLOAD_BYTES:
+            yield batch
+            batch, records, size_bytes = [], 0, 0
+    if batch:
+        yield batch
 
 
 def read_groups(folder: Path, manifest: Manifest) -> Iterator[Group]:
     """Yield each workload with its records. Raises InvalidRequest."""
     budget = Budget()
-    lines = itertools.groupby(_lines(folder, manifest, budget), key=lambda line: line.workload)
+    lines = itertools.groupby(_lines(folder, manifest, budget), key=lambda line: line.content.workload)
     workloads = read_lines(folder / manifest.layer(layout.WORKLOADS_TYPE).blob_name, WORKLOADS_NAME, budget)
     before = ""
     for number, (where, content) in enumerate(workloads):
@@ -122,11 +136,6 @@ class _Counts:
             )
 
 
-def _store(library: Library, groups: list[Group]) -> None:
-    library.add_workloads(group.workload for group in groups)
-    library.add_records(record for group in groups for record in group.records)
-
-
 def _workload(where: str, content: bytes) -> StoredWorkload:
     try:
         return parse_workload(where, strict_json.parse(content, where))
@@ -137,10 +146,12 @@ def _workload(where: str, content: bytes) -> StoredWorkload:
 def _group(workload: StoredWorkload, lines: Iterator[_Line], size_bytes: int) -> Group:
     records: list[Record] = []
     args: tuple[TensorSpec, ...] = ()
+    parsed: object = None
     for line in lines:
-        record, found = _parse(line, workload)
-        records.append(record)
-        args = args or found
+        records.append(_record(line, workload))
+        if line.content.args != parsed:
+            found, parsed = _args(line), line.content.args
+            args = args or found
         size_bytes += line.size_bytes
         if len(records) > _MOST_OF_WORKLOAD or size_bytes > _MOST_OF_WORKLOAD_BYTES:
             raise InvalidRequest(
@@ -149,11 +160,18 @@ def _group(workload: StoredWorkload, lines: Iterator[_Line], size_bytes: int) ->
     return Group(with_args(workload, args), records, size_bytes)
 
 
-def _parse(line: _Line, workload: StoredWorkload) -> tuple[Record, tuple[TensorSpec, ...]]:
+def _args(line: _Line) -> tuple[TensorSpec, ...]:
+    try:
+        return args_of_line(line.where, line.content)
+    except NoLibrary as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def _record(line: _Line, workload: StoredWorkload) -> Record:
     facts = line.facts
     scope = RecordScope(target_json="", device_model=facts.device_model, tvm_version=facts.tvm_version)
     try:
-        record, args = parse_record(line.where, [0, line.parts], [workload], scope)
+        record = record_of_line(line.where, line.content, workload.shash, scope)
     except NoLibrary as error:
         raise InvalidRequest(str(error)) from error
     if len(record.run_secs) > _MOST_RUNS or not all(_LEAST_SEC <= sec < ABSURD_SEC for sec in record.run_secs):
@@ -163,7 +181,7 @@ def _parse(line: _Line, workload: StoredWorkload) -> tuple[Record, tuple[TensorS
     target = record.scope.target_json
     if len(target) > _MOST_TARGET_CHARS or not canonical_target(target):
         raise InvalidRequest(f"{line.where} has no target, or one of more than {_MOST_TARGET_CHARS:,} characters")
-    known = replace(
+    return replace(
         record,
         uid=facts.uid,
         kind=facts.kind,
@@ -172,7 +190,6 @@ def _parse(line: _Line, workload: StoredWorkload) -> tuple[Record, tuple[TensorS
         created_at=facts.measured_at,
         provenance={},
     )
-    return known, args
 
 
 def _lines(folder: Path, manifest: Manifest, budget: Budget) -> Iterator[_Line]:
@@ -182,10 +199,14 @@ def _lines(folder: Path, manifest: Manifest, budget: Budget) -> Iterator[_Line]:
         for media_type, title in ((layout.RECORDS_TYPE, RECORDS_NAME), (layout.FACTS_TYPE, FACTS_NAME))
     )
     for (where, record), (where_facts, fact) in _in_step(records, facts):
-        value = strict_json.parse(record, where)
-        if not (isinstance(value, list) and len(value) == 2 and type(value[0]) is int):
-            raise InvalidRequest(f"{where} is not a record of MetaSchedule's JSONDatabase")
-        yield _Line(where, value[0], value[1], parse_facts(fact, where_facts), len(record))
+        yield _Line(where, _content(where, record), parse_facts(fact, where_facts), len(record))
+
+
+def _content(where: str, record: bytes) -> RecordLine:
+    try:
+        return parse_record_line(where, record.decode(), lambda text: strict_json.parse(text, where))
+    except (NoLibrary, UnicodeDecodeError) as error:
+        raise InvalidRequest(str(error) if isinstance(error, NoLibrary) else f"{where} is not UTF-8") from error
 
 
 def _in_step(

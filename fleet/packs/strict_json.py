@@ -11,14 +11,14 @@ from fleet.errors import InvalidRequest
 _DEEPEST = 16
 
 
-def parse(content: bytes, where: str) -> Any:
+def parse(content: bytes | str, where: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
         InvalidRequest: it is not JSON in UTF-8, is nested too deeply, or its meaning depends on the reader.
     """
     try:
-        return json.loads(content.decode(), object_pairs_hook=_without_duplicates, parse_constant=_refuse)
+        return _decoder.decode(content if isinstance(content, str) else content.decode())
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{where} is not JSON: {str(error)[:100]}") from error
 
@@ -36,12 +36,14 @@ def parse_object(content: bytes, where: str) -> dict[str, Any]:
 def _is_too_deep(value: object) -> bool:
     level = [value]
     for _ in range(_DEEPEST):
-        level = [below for one in level for below in _parts(one)]
-    return bool(level)
+        level = [below for one in level if isinstance(one, dict | list) for below in _parts(one)]
+        if not level:
+            return False
+    return True
 
 
-def _parts(value: object) -> Iterable[object]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+def _parts(value: dict[str, object] | list[object]) -> Iterable[object]:
+    return value.values() if isinstance(value, dict) else value
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -53,3 +55,6 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_refuse)

@@ -80,6 +80,10 @@ def record_text(text: bytes) -> Change:
     return set_to("records", 0, value=text)
 
 
+def steps_text(decisions: bytes) -> Change:
+    return record_text(b'[0,[[[["GetSBlock",[],["b","main"],["x"]]],' + decisions + b'],[1],{"kind":"llvm"},null]]')
+
+
 def layer(kind: str, content: bytes) -> Change:
     return set_to("layers", kind, value=content)
 
@@ -181,10 +185,22 @@ CHANGES: dict[str, tuple[Change, str]] = {
         "which no workload",
     ),
     "record of nothing": (set_to("records", 1, 0, value=1), "lacks"),
-    "negative workload": (set_to("records", 0, 0, value=-1), "not sorted"),
+    "negative workload": (set_to("records", 0, 0, value=-1), "does not begin with the number"),
     "workload true": (set_to("records", 0, 0, value=True), "not a record"),
+    "record without end": (record_text(f"[0,[{trace()},[1],null,null]".encode()), "not JSON"),
+    "half a record": (record_text(f"[0,[{trace()}".encode()), "other parts"),
+    "record of bytes": (record_text(b"[0,[[[],[]],[1],\xff"), "not UTF-8"),
+    "two times": (record_text(f"[0,[{trace()},[1],[1],null,null]]".encode()), "too many values"),
+    "arguments are a text": (set_to("records", 0, 1, 3, value="x"), "not a record"),
+    "decision without end": (
+        record_text(b'[0,[[[["GetSBlock",[],["b","main"],["x"]]],[[0,[1]],[1],null,null]]'),
+        "not JSON",
+    ),
+    "decision of a zero first": (steps_text(b"[[0,[01]]]"), "not JSON as"),
+    "huge decision": (steps_text(b"[[0,[9223372036854775808]]]"), "is no number"),
+    "deep decision": (steps_text(b"[[0,[[[[[1]]]]]]]"), "is no number"),
     "record is a text": (set_to("records", 0, value="x"), "not a record"),
-    "deep record": (record_text(b"[" * 100_000), "not JSON"),
+    "deep record": (record_text(b"[" * 100_000), "does not begin with the number"),
     "key of a record twice": (record_text(b'[0,[[[],[]],[1],{"kind":"llvm","kind":"cuda"},null]]'), "two values"),
     "LLVM code": (steps(PRAGMA), "not allowed"),
     "unknown instruction": (steps(["Evil", [], [], []]), "not allowed"),
