@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
@@ -10,6 +10,7 @@ from fleet.base.plain import to_object
 from fleet.base.quantities import count_text
 from fleet.base.text import sanitize
 from fleet.cli.tables import clock_time, facts_table, make_console, make_table
+from fleet.domain.environment import named_facts
 from fleet.packs.shelf import KeptPack
 from fleet.packs.staging import FoundPack
 
@@ -46,6 +47,10 @@ def found_data(pack: FoundPack) -> dict[str, object]:
     }
 
 
+def _facts_text(facts: Mapping[str, object]) -> str:
+    return sanitize(", ".join(f"{name}={value}" for name, value in sorted(facts.items())))
+
+
 def print_found(pack: FoundPack) -> None:
     """Print the facts about a pack in a file or folder."""
     config = pack.config
@@ -56,6 +61,12 @@ def print_found(pack: FoundPack) -> None:
         ("made by", config.made_by),
         ("content", f"{counted}, {config.checked} checked"),
         *(("device", one.name) for one in config.device_models),
+        *(
+            ("environment", _facts_text(named_facts(one)))
+            for model in config.device_models
+            for one in model.environments.values()
+        ),
+        *(("timed with", _facts_text(one)) for one in config.evaluators.values() if one),
         *(("target", sanitize(one)) for one in config.targets),
         ("TVM", sanitize(", ".join(config.tvm_versions))),
         *(("file", f"{sanitize(one.title or one.media_type)} {one.digest}") for one in pack.manifest.layers),

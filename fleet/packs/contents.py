@@ -8,13 +8,14 @@ facts.jsonl.gz                     for each of these records a line with the fac
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from fleet.base.plain import from_plain, to_plain
 from fleet.base.text import sanitize
+from fleet.domain.environment import environment_digest
 from fleet.errors import InvalidRequest
 from fleet.library import RecordKind
 from fleet.packs import strict_json
@@ -23,6 +24,7 @@ FORMAT = 1
 """Incremented by changes that older programs would misread. Other changes only add fields."""
 
 _MOST_CHARS = 200
+_MOST_FACT_CHARS = 4096
 _NEWEST = datetime(9000, 1, 1, tzinfo=UTC)
 T = TypeVar("T")
 
@@ -48,6 +50,9 @@ class PackConfig:
     """Program and version: "tvm-fleet 0.1.0"."""
 
     device_models: tuple[DeviceModel, ...] = ()
+    evaluators: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Parameters of timing that differ from the defaults of `Evaluator`, by digest."""
+
     targets: tuple[str, ...] = ()
     tvm_versions: tuple[str, ...] = ()
     workloads: int
@@ -69,6 +74,9 @@ class RecordFacts:
     measured_at: datetime
     environment: str = ""
     """Digest of the environment; empty: not known."""
+
+    evaluator: str = ""
+    """Digest of the parameters of its timing; empty: not known."""
 
     artifact_digest: str = ""
 
@@ -94,15 +102,31 @@ def parse_config(content: bytes) -> PackConfig:
         raise InvalidRequest(f"{where} has no title, no format {FORMAT}, or negative counts")
     for text in (found.title, found.licence, found.made_by, *(model.name for model in found.device_models)):
         _check_text(text, where)
+    for digest, facts in (*found.evaluators.items(), *_environments(found)):
+        if facts_digest(facts) != digest:
+            raise InvalidRequest(f"{where} has an environment or evaluator with another digest than its name")
+        for text in _texts(facts):
+            _check_text(text, where, _MOST_FACT_CHARS)
     return found
+
+
+def facts_digest(facts: Mapping[str, object]) -> str:
+    """Return "sha256:<hex>" of an environment or the parameters of an evaluator."""
+    return environment_digest(facts)
 
 
 def parse_facts(content: bytes, where: str) -> RecordFacts:
     """Return the facts of a record's line. Raises InvalidRequest."""
     found = _read(RecordFacts, strict_json.parse_object(content, where), where)
-    for one in fields(found):
-        if isinstance(text := getattr(found, one.name), str):
-            _check_text(text, f"{where}: {one.name}")
+    for text in (
+        found.uid,
+        found.device_model,
+        found.tvm_version,
+        found.environment,
+        found.evaluator,
+        found.artifact_digest,
+    ):
+        _check_text(text, where)
     if found.kind not in (RecordKind.CANDIDATE, RecordKind.STATIC):
         raise InvalidRequest(f"{where}: a record of the kind {found.kind.value!r} has no schedule")
     if not (found.uid and found.device_model and found.tvm_version):
@@ -112,6 +136,22 @@ def parse_facts(content: bytes, where: str) -> RecordFacts:
     return found
 
 
+def _environments(config: PackConfig) -> Iterator[tuple[str, Mapping[str, object]]]:
+    for model in config.device_models:
+        yield from model.environments.items()
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield the keys and texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    if isinstance(value, Mapping):
+        yield from (str(key) for key in value)
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for part in parts:
+        yield from _texts(part)
+
+
 def _read(cls: type[T], plain: object, where: str) -> T:
     try:
         return from_plain(cls, plain)
@@ -119,6 +159,6 @@ def _read(cls: type[T], plain: object, where: str) -> T:
         raise InvalidRequest(f"{where} has another form: {sanitize(str(error), _MOST_CHARS)}") from error
 
 
-def _check_text(text: str, where: str) -> None:
-    if len(text) > _MOST_CHARS or sanitize(text) != text:
-        raise InvalidRequest(f"{where} has control characters, or a text of more than {_MOST_CHARS} characters")
+def _check_text(text: str, where: str, most_chars: int = _MOST_CHARS) -> None:
+    if len(text) > most_chars or sanitize(text) != text:
+        raise InvalidRequest(f"{where} has control characters, or a text of more than {most_chars} characters")

@@ -13,7 +13,7 @@ from fleet.errors import NotFound
 from fleet.library import Library, Record, StoredWorkload
 from fleet.library.exchange import record_line, workload_line
 from fleet.packs import layout
-from fleet.packs.contents import DeviceModel, PackConfig, RecordFacts, encode
+from fleet.packs.contents import DeviceModel, PackConfig, RecordFacts, encode, facts_digest, parse_config
 from fleet.packs.files import describe_file, write_lines, write_tar
 from fleet.packs.layout import Descriptor
 from fleet.packs.reading import FACTS_NAME, RECORDS_NAME, WORKLOADS_NAME
@@ -54,6 +54,7 @@ def make_pack(library: Library, order: PackOrder, path: Path) -> MadePack:
 
     Raises:
         NotFound: the library has no such records.
+        InvalidRequest: readers would refuse its title, licence or environments.
         ConfigError: there is no such key, or it does not sign.
         OSError: the file cannot be written.
     """
@@ -63,9 +64,11 @@ def make_pack(library: Library, order: PackOrder, path: Path) -> MadePack:
     with scratch_dir("pack") as folder:
         blobs = folder / "blobs" / "sha256"
         blobs.mkdir(parents=True)
-        config = _config(library, order, chosen)
+        origins = _origins(library, chosen)
+        config = _config(library, order, chosen, origins)
         content = encode(config)
-        layers = _write_layers(library, folder, chosen)
+        parse_config(content)
+        layers = _write_layers(library, folder, chosen, origins)
         manifest = layout.pack_manifest(layout.descriptor_of(content, layout.CONFIG_TYPE), layers)
         pack = _put(folder, manifest, layout.MANIFEST_TYPE)
         _put(folder, content, layout.CONFIG_TYPE)
@@ -93,13 +96,34 @@ def _place(record: Record) -> tuple[str, str, str, float, str]:
     return scope.device_model, scope.target_json, scope.tvm_version, record.median_sec, record.uid
 
 
-def _config(library: Library, order: PackOrder, chosen: Mapping[str, Sequence[Record]]) -> PackConfig:
+@dataclass(frozen=True, slots=True)
+class _Origins:
+    """Measuring conditions of chosen records, by record id."""
+
+    environments: Mapping[int, tuple[str, Mapping[str, object]]]
+    evaluators: Mapping[int, tuple[str, Mapping[str, object]]]
+    """Digest and facts of each."""
+
+
+def _origins(library: Library, chosen: Mapping[str, Sequence[Record]]) -> _Origins:
+    ids = [record.id for group in chosen.values() for record in group]
+    evaluators = {number: making.evaluator for number, making in library.makings(ids).items()}
+    return _Origins(
+        environments=library.environments_of(ids),
+        evaluators={number: (facts_digest(found), found) for number, found in evaluators.items()},
+    )
+
+
+def _config(
+    library: Library, order: PackOrder, chosen: Mapping[str, Sequence[Record]], origins: _Origins
+) -> PackConfig:
     records = [record for group in chosen.values() for record in group]
     return PackConfig(
         title=order.title,
         licence=order.licence,
         made_by=f"tvm-fleet {package_version()}",
-        device_models=_device_models(library, records),
+        device_models=_device_models(library, records, origins),
+        evaluators=dict(origins.evaluators.values()),
         targets=tuple(sorted({record.scope.target_json for record in records})),
         tvm_versions=tuple(sorted({record.scope.tvm_version for record in records})),
         workloads=len(chosen),
@@ -108,14 +132,13 @@ def _config(library: Library, order: PackOrder, chosen: Mapping[str, Sequence[Re
     )
 
 
-def _device_models(library: Library, records: Sequence[Record]) -> tuple[DeviceModel, ...]:
+def _device_models(library: Library, records: Sequence[Record], origins: _Origins) -> tuple[DeviceModel, ...]:
     facts = library.memory.device_facts()
-    environments = library.environments_of(record.id for record in records)
     by_model: dict[str, dict[str, Mapping[str, object]]] = {}
     for record in records:
         of_model = by_model.setdefault(record.scope.device_model, {})
-        if record.id in environments:
-            digest, found = environments[record.id]
+        if record.id in origins.environments:
+            digest, found = origins.environments[record.id]
             of_model[digest] = found
     return tuple(
         DeviceModel(
@@ -127,13 +150,10 @@ def _device_models(library: Library, records: Sequence[Record]) -> tuple[DeviceM
     )
 
 
-def _write_layers(library: Library, folder: Path, chosen: Mapping[str, Sequence[Record]]) -> list[Descriptor]:
-    environments = library.environments_of(record.id for group in chosen.values() for record in group)
-    facts = (
-        encode(_facts(record, environments.get(record.id, ("", {}))[0]))
-        for group in chosen.values()
-        for record in group
-    )
+def _write_layers(
+    library: Library, folder: Path, chosen: Mapping[str, Sequence[Record]], origins: _Origins
+) -> list[Descriptor]:
+    facts = (encode(_facts(record, origins)) for group in chosen.values() for record in group)
     return [
         _put_lines(folder, _workload_lines(library, chosen), layout.WORKLOADS_TYPE, WORKLOADS_NAME),
         _put_lines(folder, _record_lines(library, chosen), layout.RECORDS_TYPE, RECORDS_NAME),
@@ -152,7 +172,7 @@ def _record_lines(library: Library, chosen: Mapping[str, Sequence[Record]]) -> I
             yield record_line(number, workload, record).encode()
 
 
-def _facts(record: Record, environment: str) -> RecordFacts:
+def _facts(record: Record, origins: _Origins) -> RecordFacts:
     return RecordFacts(
         uid=record.uid,
         device_model=record.scope.device_model,
@@ -161,7 +181,8 @@ def _facts(record: Record, environment: str) -> RecordFacts:
         is_checked=record.checked is True,
         is_proven=record.is_proven is True,
         measured_at=record.created_at,
-        environment=environment,
+        environment=origins.environments.get(record.id, ("", {}))[0],
+        evaluator=origins.evaluators.get(record.id, ("", {}))[0],
         artifact_digest=record.artifact_digest,
     )
 

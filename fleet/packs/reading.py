@@ -6,11 +6,12 @@ Workloads are sorted by hash and each has records, in the same order: a pack of 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fleet.domain.keys import canonical_target
+from fleet.domain.making import Making
 from fleet.domain.measuring import ABSURD_SEC, TensorSpec
 from fleet.domain.scope import RecordScope
 from fleet.errors import InvalidRequest, NoLibrary
@@ -72,7 +73,7 @@ def fill(library: Library, folder: Path, manifest: Manifest, config: PackConfig)
     if config.records > MOST_RECORDS:
         raise InvalidRequest(f"it has {config.records:,} records, more than {MOST_RECORDS:,}")
     counted = _Counts(config)
-    for groups in _batches(read_groups(folder, manifest)):
+    for groups in _batches(read_groups(folder, manifest, config)):
         for group in groups:
             counted.add(group)
         library.add_workloads(group.workload for group in groups)
@@ -94,9 +95,10 @@ def _batches(groups: Iterator[Group]) -> Iterator[list[Group]]:
         yield batch
 
 
-def read_groups(folder: Path, manifest: Manifest) -> Iterator[Group]:
+def read_groups(folder: Path, manifest: Manifest, config: PackConfig) -> Iterator[Group]:
     """Yield each workload with its records. Raises InvalidRequest."""
     budget = Budget()
+    origins = _Origins(config)
     lines = itertools.groupby(_lines(folder, manifest, budget), key=lambda line: line.content.workload)
     workloads = read_lines(folder / manifest.layer(layout.WORKLOADS_TYPE).blob_name, WORKLOADS_NAME, budget)
     before = ""
@@ -106,7 +108,7 @@ def read_groups(folder: Path, manifest: Manifest) -> Iterator[Group]:
         if found != number or workload.shash <= before:
             raise InvalidRequest(f"{where}: its workloads are not sorted by hash, or one of them has no record")
         before = workload.shash
-        yield _group(workload, of_workload, len(content))
+        yield _group(workload, of_workload, len(content), origins)
     if next(lines, None) is not None:
         raise InvalidRequest(f"its {RECORDS_NAME} has records of workloads that {WORKLOADS_NAME} lacks")
 
@@ -136,6 +138,26 @@ class _Counts:
             )
 
 
+class _Origins:
+    """Measuring conditions that a configuration names by digests."""
+
+    def __init__(self, config: PackConfig) -> None:
+        self._environments = {
+            (model.name, digest): facts
+            for model in config.device_models
+            for digest, facts in model.environments.items()
+        }
+        self._makings = {digest: Making(evaluator=facts) for digest, facts in config.evaluators.items()}
+
+    def environment(self, facts: RecordFacts) -> Mapping[str, object] | None:
+        """Return the environment of a record; None if the configuration has none."""
+        return self._environments.get((facts.device_model, facts.environment))
+
+    def making(self, facts: RecordFacts) -> Making | None:
+        """Return the parameters of a record's timing; None if the configuration has none."""
+        return self._makings.get(facts.evaluator)
+
+
 def _workload(where: str, content: bytes) -> StoredWorkload:
     try:
         return parse_workload(where, strict_json.parse(content, where))
@@ -143,12 +165,12 @@ def _workload(where: str, content: bytes) -> StoredWorkload:
         raise InvalidRequest(str(error)) from error
 
 
-def _group(workload: StoredWorkload, lines: Iterator[_Line], size_bytes: int) -> Group:
+def _group(workload: StoredWorkload, lines: Iterator[_Line], size_bytes: int, origins: _Origins) -> Group:
     records: list[Record] = []
     args: tuple[TensorSpec, ...] = ()
     parsed: object = None
     for line in lines:
-        records.append(_record(line, workload))
+        records.append(_record(line, workload, origins))
         if line.content.args != parsed:
             found, parsed = _args(line), line.content.args
             args = args or found
@@ -167,7 +189,7 @@ def _args(line: _Line) -> tuple[TensorSpec, ...]:
         raise InvalidRequest(str(error)) from error
 
 
-def _record(line: _Line, workload: StoredWorkload) -> Record:
+def _record(line: _Line, workload: StoredWorkload, origins: _Origins) -> Record:
     facts = line.facts
     scope = RecordScope(target_json="", device_model=facts.device_model, tvm_version=facts.tvm_version)
     try:
@@ -189,6 +211,8 @@ def _record(line: _Line, workload: StoredWorkload) -> Record:
         artifact_digest=facts.artifact_digest,
         created_at=facts.measured_at,
         provenance={},
+        environment=origins.environment(facts),
+        making=origins.making(facts),
     )
 
 

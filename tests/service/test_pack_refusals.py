@@ -16,6 +16,7 @@ import pytest
 
 from fleet.errors import FleetError, InvalidRequest
 from fleet.packs import layout
+from fleet.packs.contents import facts_digest
 from fleet.packs.files import Budget, read_lines
 from fleet.packs.shelf import Shelf
 from tests.packs import ANYONE, PROGRAM, Draft, as_tar, put, trace
@@ -93,6 +94,9 @@ def without(name: str) -> Callable[[dict[str, Any]], object]:
 
 
 FACTS = gzip.compress(b"".join(json.dumps(one).encode() + b"\n" for one in Draft().facts))
+DIGEST = f"sha256:{'a' * 64}"
+CODES = {"owner": {"cooling": "fan\x1b[2J"}}
+CODES_DIGEST = facts_digest(CODES)
 PRAGMA = ["Annotate", ["x", '"evil"'], ["pragma_import_llvm"], []]
 
 CHANGES: dict[str, tuple[Change, str]] = {
@@ -164,6 +168,16 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "more than counted": (set_to("config", "records", value=1), "more records"),
     "fewer than counted": (set_to("config", "records", value=3), "its configuration says"),
     "checked miscounted": (set_to("config", "checked", value=2), "its configuration says"),
+    "another environment": (
+        set_to("config", "device_models", value=[{"name": "pi4", "environments": {DIGEST: {"kernel": "6.1"}}}]),
+        "another digest",
+    ),
+    "codes in an environment": (
+        set_to("config", "device_models", value=[{"name": "pi4", "environments": {CODES_DIGEST: CODES}}]),
+        "control characters",
+    ),
+    "another evaluator": (set_to("config", "evaluators", value={DIGEST: {"repeat": 3}}), "another digest"),
+    "evaluator is a list": (set_to("config", "evaluators", value={DIGEST: [3]}), "another form"),
     "deep configuration": (
         field("config_text", lambda text: text[:-1] + b',"more":' + b"[" * 99 + b"]" * 99 + b"}"),
         "16 levels",

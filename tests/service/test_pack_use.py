@@ -16,8 +16,11 @@ from cross.targets.target import parse_target
 from fleet.building.turns import Cores
 from fleet.domain.devices import Inventory
 from fleet.domain.keys import NO_TRACE
-from fleet.domain.scope import ScopeFilter
+from fleet.domain.making import Making, evaluator_facts
+from fleet.domain.measuring import Evaluator
+from fleet.domain.scope import ScopeFilter, measured_model
 from fleet.domain.workload import Workload
+from fleet.errors import InvalidRequest
 from fleet.export.choice import choose
 from fleet.jobs.options import TuneOptions
 from fleet.library import Library, Record, RecordKind
@@ -26,10 +29,11 @@ from fleet.optimizer.core.state import JobCore
 from fleet.optimizer.job_run import JobRun
 from fleet.optimizer.recall import recall
 from fleet.optimizer.workshop import Workshop
+from fleet.packs.contents import facts_digest
 from fleet.packs.lookup import Packs, open_packs, sources_line
 from fleet.packs.making import PackOrder, make_pack
 from fleet.packs.shelf import Shelf
-from tests.packs import ANYONE, ARGS, PROGRAM, SCOPE, add_records, trace
+from tests.packs import ANYONE, ARGS, PROGRAM, SCOPE, Draft, add_records, trace
 
 NOBODY: Any = None
 OTHER = replace(SCOPE, device_model="pi4 overclocked")
@@ -124,6 +128,77 @@ def test_an_own_decision_against_a_schedule_stands(library: Library, packs: Pack
 def test_records_of_other_scopes_are_not_used(library: Library, packs: Packs, within: ScopeFilter) -> None:
     """Device model, TVM and target have to be the same."""
     assert choose(library, [workload("7")], within, packs).traces == {}
+
+
+def test_records_are_chosen_by_the_facts_of_their_environments(tmp_path: Path, library: Library) -> None:
+    """--where reaches packs: their makers' kernels, firmware, and the owner's facts."""
+    cooled, bare = ({"kernel": "6.1", "owner": {"cooling": cooling}} for cooling in ("fan", "none"))
+    with Library.open(tmp_path / "theirs.sqlite") as theirs:
+        theirs.add_workload(workload("7"))
+        known = Record(workload="7", scope=SCOPE, checked=True)
+        theirs.add_records(
+            [
+                replace(known, trace_json=trace(1), run_secs=(1e-3,), environment=bare),
+                replace(known, trace_json=trace(2), run_secs=(2e-3,), environment=cooled),
+                replace(known, trace_json=trace(3), run_secs=(3e-3,)),
+            ]
+        )
+        make_pack(theirs, PackOrder(scopes=[SCOPE], title="theirs"), tmp_path / "theirs.pack")
+    shelf = Shelf(tmp_path / "packs")
+    shelf.add(tmp_path / "theirs.pack", ANYONE)
+    with open_packs(shelf) as packs:
+        chosen = {
+            facts: choose(library, [workload("7")], replace(SCOPE.of(SCOPE), facts=facts), packs).traces.get("7")
+            for facts in ((), (("cooling", "fan"),), (("kernel", "6.*"), ("cooling", "n*")), (("cooling", "water"),))
+        }
+        [pack] = packs.libraries
+        found = [one for _, one in sorted(pack.environments_of(one.id for one in pack.records()).items())]
+    assert [trace(1), trace(2), trace(1), None] == [one and json.dumps(json.loads(one)) for one in chosen.values()]
+    assert [bare, cooled] == [facts for _, facts in found]
+
+
+def test_a_pack_has_the_evaluators_of_its_records(tmp_path: Path) -> None:
+    """Parameters that change times are part of the device model; others are in the configuration."""
+    evaluator = Evaluator(repeat=7, flush_cache=True)
+    flushed = replace(SCOPE, device_model=measured_model("pi4", evaluator))
+    with Library.open(tmp_path / "theirs.sqlite") as theirs:
+        theirs.add_workload(workload("7"))
+        known = Record(workload="7", scope=flushed, trace_json=trace(1), run_secs=(1e-3,), checked=True)
+        theirs.add_record(replace(known, making=Making(evaluator=evaluator_facts(evaluator))))
+        theirs.add_record(replace(known, trace_json=trace(2), run_secs=(2e-3,), making=Making()))
+        theirs.add_record(replace(known, trace_json=trace(3), run_secs=(3e-3,)))
+        made = make_pack(theirs, PackOrder(scopes=[flushed], title="theirs"), tmp_path / "theirs.pack")
+    shelf = Shelf(tmp_path / "packs")
+    shelf.add(tmp_path / "theirs.pack", ANYONE)
+    with open_packs(shelf) as packs:
+        [pack] = packs.libraries
+        makings = pack.makings(one.id for one in pack.records())
+        found = packs.best(["7"], flushed), packs.best(["7"], SCOPE)
+    assert [{"flush_cache": True, "repeat": 7}, {}] == [dict(one.evaluator) for _, one in sorted(makings.items())]
+    assert {facts_digest(one.evaluator) for one in makings.values()} == made.config.evaluators.keys()
+    assert [["7"], []] == [list(one) for one in found]
+
+
+def test_a_pack_without_environments_is_read(tmp_path: Path) -> None:
+    """Packs of the first programs name digests that their configuration may lack."""
+    draft = Draft()
+    draft.facts[0]["environment"] = f"sha256:{'a' * 64}"
+    shelf = Shelf(tmp_path / "packs")
+    shelf.add(draft.write(tmp_path / "first"), ANYONE)
+    with open_packs(shelf) as packs:
+        [pack] = packs.libraries
+        assert (pack.environments_of([1, 2]), pack.makings([1, 2])) == ({}, {})
+
+
+def test_an_environment_that_readers_refuse_is_refused_when_packed(tmp_path: Path) -> None:
+    """The owner of a board learns it, and not the users of the pack."""
+    with Library.open(tmp_path / "theirs.sqlite") as theirs:
+        theirs.add_workload(workload("7"))
+        known = Record(workload="7", scope=SCOPE, trace_json=trace(1), run_secs=(1e-3,), checked=True)
+        theirs.add_record(replace(known, environment={"firmware": "1\x1b[2J"}))
+        with pytest.raises(InvalidRequest, match="control characters"):
+            make_pack(theirs, PackOrder(scopes=[SCOPE], title="theirs"), tmp_path / "theirs.pack")
+    assert not (tmp_path / "theirs.pack").exists()
 
 
 def test_schedules_of_a_pack_are_tried_first_and_count_for_nothing(library: Library, packs: Packs) -> None:

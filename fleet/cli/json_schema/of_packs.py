@@ -38,6 +38,7 @@ class PackConfig(TypedDict):
     licence: str
     made_by: str
     device_models: list[PackedDeviceModel]
+    evaluators: dict[str, Free]
     targets: list[str]
     tvm_versions: list[str]
     workloads: int

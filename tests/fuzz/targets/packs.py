@@ -21,7 +21,7 @@ from fleet.base.scratch import scratch_dir
 from fleet.errors import InvalidRequest
 from fleet.packs import layout
 from fleet.packs.addresses import parse_address
-from fleet.packs.contents import parse_config, parse_facts
+from fleet.packs.contents import PackConfig, parse_config, parse_facts
 from fleet.packs.credentials import parse_challenge
 from fleet.packs.reading import read_groups
 from fleet.packs.signers import parse_signers
@@ -93,7 +93,8 @@ def _records(content: bytes) -> None:
         ]
         for blob, lines in zip(blobs, layers + [b""] * 3, strict=False):
             (folder / blob.blob_name).write_bytes(gzip.compress(lines, 1))
-        for _ in read_groups(folder, layout.Manifest(artifact_type="", config=blobs[0], layers=tuple(blobs))):
+        manifest = layout.Manifest(artifact_type="", config=blobs[0], layers=tuple(blobs))
+        for _ in read_groups(folder, manifest, PackConfig(title="pi4", workloads=1, records=2)):
             pass
 
 
