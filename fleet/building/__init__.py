@@ -3,6 +3,8 @@
 MODULES = (
     "xgboost",
     "fleet.models.model",
+    "fleet.fragments.extracted",
+    "fleet.fragments.lowering",
     "fleet.workloads.extract",
     "fleet.workloads.applying",
     "fleet.workloads.concats",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +34,9 @@ class CapturedModel:
         function = mod["main"]
         self.calls: list[RelaxCall] = []
         self._values: dict[Var, Expr | _Result] = {}
+        self._constants: dict[Expr, Tensor] = {}
+        self._attributes: dict[int, Mapping[str, Attribute]] = {}
+        self._sources: dict[int, list[tuple[Expr, Expr | _Result]]] = {}
         for binding in (binding for block in function.body.blocks for binding in block.bindings):
             value = binding.value
             self._values[binding.var] = self._value(value)
@@ -67,6 +70,12 @@ class CapturedModel:
         """
         return _Capture(self, region).fragment()
 
+    def sources(self, number: int) -> list[tuple[Expr, Expr | _Result]]:
+        """Return the operands of a call, each with the call or the expression behind it."""
+        if number not in self._sources:
+            self._sources[number] = [(arg, self.resolved(arg)) for arg in self.calls[number].args]
+        return self._sources[number]
+
     def resolved(self, expr: Expr) -> Expr | _Result:
         """Return the call behind a variable; other expressions and parameters without aliases."""
         from tvm import relax
@@ -75,6 +84,27 @@ class CapturedModel:
         while isinstance(found, relax.Var) and found in self._values:
             found = self._values[found]
         return found
+
+    def constant(self, constant: Expr) -> Tensor:
+        """Return a constant of the model, which many regions share and which may be large.
+
+        Raises:
+            InvalidRequest: it has a type that numpy lacks.
+        """
+        if constant not in self._constants:
+            self._constants[constant] = _constant(constant)
+        return self._constants[constant]
+
+    def attributes(self, number: int) -> Mapping[str, Attribute]:
+        """Return the attributes of a call.
+
+        Raises:
+            InvalidRequest: they have another type than its operator's.
+        """
+        if number not in self._attributes:
+            call = self.calls[number]
+            self._attributes[number] = _attributes(call, operator_of(call))
+        return self._attributes[number]
 
     def _value(self, value: Expr) -> Expr | _Result:
         from tvm import relax
@@ -111,32 +141,33 @@ class _Capture:
     def __init__(self, model: CapturedModel, region: frozenset[int]) -> None:
         self._model = model
         self._numbers = {call: number for number, call in enumerate(sorted(region))}
-        self._inputs: dict[Expr | _Result, Tensor] = {}
-        self._weights: dict[Expr, Tensor] = {}
+        self._inputs: dict[Expr | _Result, tuple[str, Tensor]] = {}
+        self._weights: dict[Expr, tuple[str, Tensor]] = {}
 
     def fragment(self) -> Fragment:
-        calls = tuple(self._call(self._model.calls[number]) for number in self._numbers)
-        return Fragment(inputs=tuple(self._inputs.values()), weights=tuple(self._weights.values()), calls=calls)
+        calls = tuple(self._call(number) for number in self._numbers)
+        inputs, weights = (tuple(tensor for _, tensor in one.values()) for one in (self._inputs, self._weights))
+        return Fragment(inputs=inputs, weights=weights, calls=calls)
 
-    def _call(self, call: RelaxCall) -> Call:
+    def _call(self, number: int) -> Call:
+        call = self._model.calls[number]
         operator = operator_of(call)
         if operator not in OPERATORS:
             raise InvalidRequest(f"{operator or 'another call'} is no operator of fragments")
-        operands = tuple(self._operand(arg) for arg in call.args)
-        return Call(operator=operator, operands=operands, attributes=_attributes(call, operator))
+        operands = tuple(self._operand(*one) for one in self._model.sources(number))
+        return Call(operator=operator, operands=operands, attributes=self._model.attributes(number))
 
-    def _operand(self, expr: Expr) -> Operand:
-        from tvm import ir, relax, tirx
-
-        source = self._model.resolved(expr)
+    def _operand(self, expr: Expr, source: Expr | _Result) -> Operand:
         if isinstance(source, tuple) and source[0] in self._numbers:
             return f"c{self._numbers[source[0]]}" + ("" if source[1] is None else f".{source[1]}")
+        from tvm import ir, relax, tirx
+
         if isinstance(source, tuple | relax.Var):
             return _named("i", self._inputs, source, lambda: _input(expr))
         if isinstance(source, ir.GenericConst):
-            return _named("w", self._weights, source, lambda: _constant(source))
+            return _named("w", self._weights, source, lambda: self._model.constant(source))
         if isinstance(source, relax.Tuple):
-            return tuple(self._operand(field) for field in source.fields)
+            return tuple(self._operand(field, self._model.resolved(field)) for field in source.fields)
         if isinstance(source, relax.ShapeExpr) and all(isinstance(dim, tirx.IntImm) for dim in source.values):
             return Shape(shape=tuple(int(dim) for dim in source.values))
         if isinstance(source, tirx.IntImm):
@@ -151,10 +182,10 @@ def operator_of(call: RelaxCall) -> str:
     return op_name(call).removeprefix(PREFIX)
 
 
-def _named(letter: str, known: dict[Any, Tensor], source: object, make: Callable[[], Tensor]) -> str:
+def _named(letter: str, known: dict[Any, tuple[str, Tensor]], source: object, make: Callable[[], Tensor]) -> str:
     if source not in known:
-        known[source] = make()
-    return f"{letter}{list(known).index(source)}"
+        known[source] = f"{letter}{len(known)}", make()
+    return known[source][0]
 
 
 def _input(expr: Expr) -> Tensor:

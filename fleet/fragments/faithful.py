@@ -18,6 +18,9 @@ from fleet.fragments.regions import regions
 _MOST_TRIES = 24
 """Regions to lower around one anchor. All but a few that succeed are among the first twelve."""
 
+_LIKELY = 12
+"""Regions that a job tries."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
@@ -59,6 +62,11 @@ def faithful(model: CapturedModel, wanted: Collection[str], target: Target) -> d
                 found.setdefault(hashes[digest], fragment)
                 break
     return found
+
+
+def candidates_of(model: CapturedModel) -> list[tuple[Fragment, ...]]:
+    """Return the fragments to try around each anchor, likely ones first."""
+    return [tuple(islice(_fragments(model, anchor), _LIKELY)) for anchor in sorted(model.graph.anchors)]
 
 
 def program_of(fragment: Fragment, target: Target) -> Workload | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -16,16 +16,18 @@ from fleet.fragments.faithful import program_of
 from fleet.fragments.fragment import Fragment
 from fleet.fragments.links import variable_tensors
 from fleet.fragments.mutation import MOST_CONSTANTS
+from fleet.fragments.stored import from_stored
 from fleet.fragments.workload_file import Entry
 
 
 class Reason(StrEnum):
-    """Reasons against a mutation."""
+    """Reasons against a fragment."""
 
     DIMENSION = "no such dimension"
     SIZES = "sizes that do not fit"
     UNUSUAL = "attributes of an unusual form"
     INFERENCE = "refused by TVM's inference"
+    CONTENT = "stored in no known form"
     LOWERING = "TVM cannot lower it"
     PROGRAM = "no program of known size"
     CRASH = "TVM crashed or took over a minute"
@@ -59,13 +61,41 @@ def lowered(fragment: Fragment, target: Target) -> Entry | Refusal:
 
 def tunable(entry: Entry, target: Target) -> Workload | Refusal:
     """Return the workload of an entry of any file, with the calls by all its models as its weight."""
-    shapes = inferred(entry.fragment)
+    program = _checked_program(entry.fragment, target)
+    return program if isinstance(program, Refusal) else replace(program, weight=entry.calls)
+
+
+def lowered_today(content: bytes, target: Target) -> Workload | Refusal:
+    """Return the workload of a fragment in its stored form."""
+    try:
+        fragment = from_stored(content)
+    except InvalidRequest as error:
+        return Refusal(reason=Reason.CONTENT, message=str(error))
+    return _checked_program(fragment, target)
+
+
+def faithful_of(candidates: Sequence[bytes], wanted: Collection[str], target: Target) -> tuple[str, bytes] | None:
+    """Return the first fragment with a wanted program, after the hash of that program; None: there is none.
+
+    Args:
+        candidates: stored forms.
+        wanted: hashes.
+    """
+    for content in candidates:
+        program = lowered_today(content, target)
+        if isinstance(program, Workload) and program.shash in wanted:
+            return program.shash, content
+    return None
+
+
+def _checked_program(fragment: Fragment, target: Target) -> Workload | Refusal:
+    """Return the workload of any fragment, unless its constants are large."""
+    shapes = inferred(fragment)
     if isinstance(shapes, Refusal):
         return shapes
-    if refusal := _too_large(shapes[name] for name in shapes.keys() - variable_tensors(entry.fragment, shapes)):
+    if refusal := _too_large(shapes[name] for name in shapes.keys() - variable_tensors(fragment, shapes)):
         return refusal
-    program = _program(entry.fragment, target)
-    return program if isinstance(program, Refusal) else replace(program, weight=entry.calls)
+    return _program(fragment, target)
 
 
 def _too_large(constants: Iterable[tuple[int, ...]]) -> Refusal | None:

@@ -90,6 +90,15 @@ def to_text(entries: Sequence[Entry], target: Target) -> str:
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=_WIDTH)
 
 
+def plain_fragment(fragment: Fragment) -> dict[str, object]:
+    """Return a fragment as lists, mappings, texts and numbers."""
+    return {
+        "inputs": [_tensor(one) for one in fragment.inputs],
+        "weights": [_tensor(one) for one in fragment.weights],
+        "calls": [_call(one) for one in fragment.calls],
+    }
+
+
 class _Dumper(yaml.SafeDumper):
     """Writes equal values out each time: aliases are hard to read."""
 
@@ -104,11 +113,7 @@ def _to_plain(entry: Entry) -> dict[str, Any]:
         "hash": entry.shash,
         "operations": entry.operations,
         "models": dict(entry.models),
-        "fragment": {
-            "inputs": [_tensor(one) for one in entry.fragment.inputs],
-            "weights": [_tensor(one) for one in entry.fragment.weights],
-            "calls": [_call(one) for one in entry.fragment.calls],
-        },
+        "fragment": plain_fragment(entry.fragment),
     }
 
 

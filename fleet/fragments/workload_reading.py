@@ -88,6 +88,15 @@ def parse_workloads(text: str, *, where: str) -> WorkloadFile:
     return WorkloadFile(target=_target(found["target"]), workloads=_workloads(found["workloads"]))
 
 
+def parse_fragment(content: object, *, where: str) -> Fragment:
+    """Return the fragment of a plain value.
+
+    Raises:
+        ConfigError: see `parse_workloads`.
+    """
+    return _fragment(_Value(content, where))
+
+
 @dataclass(frozen=True, slots=True)
 class _Value:
     """A value of a file and its place, which is composed for an error only."""

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 """Incremented with every change that older or newer programs cannot read; `fleet.library.migrations` has a file for
 each.
 """
@@ -152,6 +152,14 @@ workloads = sa.Table(
     *required(CompressedText, "mod_json"),
     *required(sa.Float, "flop"),
     *required(JsonText, "args"),
+)
+
+workload_fragments = sa.Table(  # see fleet.fragments.stored
+    "workload_fragments",
+    metadata,
+    sa.Column("workload_id", sa.ForeignKey("workloads.id"), primary_key=True, autoincrement=False),
+    sa.Column("target_key", sa.Text, primary_key=True),
+    *required(sa.LargeBinary, "content"),
 )
 
 job_workloads = sa.Table(

@@ -36,6 +36,7 @@ from fleet.library import (
     carrying,
     claims,
     environments,
+    fragments,
     jobs,
     kept_artifacts,
     kept_times,
@@ -252,6 +253,16 @@ class Library:
         """Add the workloads with unknown hashes; for the others, fill in missing columns."""
         with engines.writing(self._engine) as connection:
             records.add_workloads(connection, workloads)
+
+    def add_fragments(self, target_json: str, by_workload: Mapping[str, bytes]) -> None:
+        """Store fragments of known workloads for a target; of each the first is kept."""
+        with engines.writing(self._engine) as connection:
+            fragments.add(connection, target_json, by_workload)
+
+    def fragments(self, target_json: str, workloads: Iterable[str]) -> dict[str, bytes]:
+        """Return the fragments of workloads for a target, by workload hash. `fleet.fragments.stored` reads them."""
+        with engines.reading(self._engine) as connection:
+            return fragments.read(connection, target_json, workloads)
 
     def workload(self, shash: str) -> StoredWorkload:
         """Return a workload. Raises NotFound."""

@@ -29,6 +29,7 @@ from fleet.domain.model_snapshots import ModelSnapshot
 from fleet.domain.scope import RecordScope, ScopeFilter, measured_model
 from fleet.domain.workload import Workload, terms_of_model
 from fleet.errors import CacheFull, FleetError, InvalidRequest
+from fleet.fragments.extracted import Extracted
 from fleet.jobs.entry import Beginning, Begun, JobEntry
 from fleet.jobs.options import TuneOptions
 from fleet.jobs.patience import patiently
@@ -43,6 +44,7 @@ from fleet.optimizer.conditions import Conditions
 from fleet.optimizer.core.events import EndWanted
 from fleet.optimizer.core.progress import JobProgress, WorkloadProgress
 from fleet.optimizer.core.state import JobCore
+from fleet.optimizer.fragment_keeping import FragmentKeeper
 from fleet.optimizer.limits import is_worth_measuring, keep_roofline, known_roofline, measured_roofline, note_facts
 from fleet.optimizer.loop import TuningLoop
 from fleet.optimizer.model_comparison import ModelComparison
@@ -67,6 +69,8 @@ from fleet.packs.lookup import open_packs, sources_line
 logger = logging.getLogger(__name__)
 
 _PUBLISH_SEC = 1.0
+_FRAGMENTS_SEC = 10.0
+"""Time that a job waits at its end for the rest of its fragments. A later job finds what is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +95,8 @@ class JobRun:
 
     inventory: Inventory
     model: Model
-    workloads: list[Workload]
-    """All workloads of the model, costliest first."""
+    extracted: Extracted
+    """All workloads of the model, and their fragments."""
 
     target: Target
     started_at: float
@@ -105,6 +109,11 @@ class JobRun:
 
     began_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     """Moment from which the ages of records count. Aware."""
+
+    @property
+    def workloads(self) -> Sequence[Workload]:
+        """All workloads of the model, costliest first."""
+        return self.extracted.workloads
 
     async def run(self) -> TuneReport:
         """Run the job. The caller stores its end.
@@ -168,18 +177,39 @@ class JobRun:
             first=newest,
         )
         charges = ChargesOfJob(library=self.shop.library, job_name=core.conditions.job_name, scope=self._scope)
+        keeper = FragmentKeeper(
+            library=self.shop.library,
+            pool=self.shop.pool,
+            turns=Turns(shares_cores=True, cores=self.shop.cores),
+            target=self.target,
+        )
+        searching = asyncio.Event()
+        keeping = asyncio.create_task(self._keep_fragments(keeper, items, searching), name="keep fragments")
         beside = [
+            keeping,
             asyncio.create_task(charges.follow(core, turns), name="follow charges"),
             asyncio.create_task(self._follow(loop), name="follow snapshots"),
             asyncio.create_task(others.follow(core, turns), name="follow records"),
             asyncio.create_task(self._end_at_deadline(loop, end), name="end at the deadline"),
         ]
         try:
-            return await self._run_loop(loop, turns, items, charges)
+            report = await self._run_loop(loop, turns, items, charges, searching)
+            await asyncio.wait([keeping], timeout=_FRAGMENTS_SEC)
+            return report
         finally:
             for task in beside:
                 task.cancel()
             await asyncio.wait(beside)
+
+    async def _keep_fragments(
+        self, keeper: FragmentKeeper, items: Sequence[WorkloadProgress], searching: asyncio.Event
+    ) -> None:
+        """Keep the fragments of the job's workloads, after its first measurements."""
+        await searching.wait()
+        try:
+            await keeper.keep(self.extracted, [item.workload.shash for item in items])
+        except FleetError as error:
+            logger.warning("fragments not kept", extra={"error": str(error)})
 
     async def _follow(self, loop: TuningLoop) -> None:
         """Search with the newest snapshot that this program can read, from the library or the configured address."""
@@ -196,11 +226,17 @@ class JobRun:
         await (follow_service(address, use) if address else follow(self.shop.library.memory, use))
 
     async def _run_loop(
-        self, loop: TuningLoop, turns: Turns, items: list[WorkloadProgress], charges: ChargesOfJob
+        self,
+        loop: TuningLoop,
+        turns: Turns,
+        items: list[WorkloadProgress],
+        charges: ChargesOfJob,
+        searching: asyncio.Event,
     ) -> ModelReport | None:
         core, progress = self.core, self.core.progress
         await loop.measure_static()
         await loop.measure_untuned()
+        searching.set()
         core.choose_workloads(self.options.top)
         await self._recall_features(turns)
         await self._know_limits(loop, turns)

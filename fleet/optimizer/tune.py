@@ -29,8 +29,8 @@ from fleet.domain.bookings import notice_text
 from fleet.domain.leases import LeaseClass, PendingRequest, make_terms
 from fleet.domain.selectors import ANY, Selector, parse_selector
 from fleet.domain.tvm_versions import check_versions
-from fleet.domain.workload import Workload
 from fleet.errors import FleetError
+from fleet.fragments.extracted import Extracted, extracted
 from fleet.jobs.entry import JobEntry, OwnEntry
 from fleet.jobs.fleets import asked_again
 from fleet.jobs.options import TuneOptions
@@ -47,7 +47,7 @@ from fleet.optimizer.loop import SHORT_WORK_BID
 from fleet.optimizer.target_check import check_device
 from fleet.optimizer.workloads_alone import workloads_alone
 from fleet.optimizer.workshop import Workshop, open_builders
-from fleet.workloads.extract import extract, is_worth_keeping
+from fleet.workloads.extract import is_worth_keeping
 
 _IMPORT_TIMEOUT_SEC = 600.0
 
@@ -132,7 +132,7 @@ class OpenJob:
             folder = stack.enter_context(scratch_dir("model"))
             importing = asyncio.create_task(self._import(folder), name="import model")
             connecting = asyncio.create_task(self._connect(stack), name="connect")
-            parts: set[asyncio.Task[tuple[Model, list[Workload] | None]] | asyncio.Task[Fleet]]
+            parts: set[asyncio.Task[tuple[Model, Extracted | None]] | asyncio.Task[Fleet]]
             parts = {importing, connecting}
             try:
                 # The first error ends the run: neither waits for the other, which may take minutes.
@@ -143,7 +143,7 @@ class OpenJob:
                 for part in parts:
                     part.cancel()
                 await asyncio.gather(*parts, return_exceptions=True)
-            (model, workloads), client = importing.result(), connecting.result()
+            (model, found), client = importing.result(), connecting.result()
             self._say(f"waiting for a device: {self.options.selector}", Phase.DEVICE)
             steady = await stack.enter_async_context(self._steady_device(client))
             device = await steady.device()
@@ -158,9 +158,9 @@ class OpenJob:
             if self._gives_back:
                 await steady.give_back()
             target = self.options.target or parse_target(inventory.target_json)
-            if workloads is None:
+            if found is None:
                 self._say("finding the workloads", Phase.WORKLOADS)
-                workloads = await self._extract(model, target)
+                found = await self._extract(model, target)
             job = JobRun(
                 options=self.options,
                 core=self.core,
@@ -170,7 +170,7 @@ class OpenJob:
                 others=others,
                 inventory=inventory,
                 model=model,
-                workloads=workloads,
+                extracted=found,
                 target=target,
                 started_at=self.started_at,
                 entry=self.entry,
@@ -230,12 +230,12 @@ class OpenJob:
             aside=stepped_aside,
         )
 
-    async def _import(self, folder: Path) -> tuple[Model, list[Workload] | None]:
+    async def _import(self, folder: Path) -> tuple[Model, Extracted | None]:
         """Import the model, and extract its workloads unless the device has to report its target first."""
         model, target = await self._import_model(folder), self.options.target
         return model, None if target is None else await self._extract(model, target)
 
-    async def _extract(self, model: Model, target: Target) -> list[Workload]:
+    async def _extract(self, model: Model, target: Target) -> Extracted:
         async with Turns(shares_cores=True, cores=self.shop.cores).building():
             if model.format is ModelFormat.WORKLOADS:
                 return await workloads_alone(self.shop.pool, model, target, notice=self.core.progress.notice)
@@ -243,7 +243,7 @@ class OpenJob:
             return await run_within(
                 self.shop.pool,
                 _IMPORT_TIMEOUT_SEC,
-                having(extract, model),
+                having(extracted, model),
                 model,
                 target,
                 is_compiled_next=is_kept,

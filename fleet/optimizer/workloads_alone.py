@@ -9,7 +9,9 @@ from cross.targets.target import Target
 from fleet.building.pool import Pool, run_within
 from fleet.domain.workload import Workload
 from fleet.errors import BuildError, ImportFailed
+from fleet.fragments.extracted import Extracted
 from fleet.fragments.lowering import Reason, Refusal, tunable
+from fleet.fragments.stored import to_stored
 from fleet.fragments.workload_file import Entry
 from fleet.fragments.workload_reading import entries_of
 from fleet.models.model import Model
@@ -19,8 +21,8 @@ _READ_TIMEOUT_SEC = 60.0
 _LOWER_TIMEOUT_SEC = 60.0
 
 
-async def workloads_alone(pool: Pool, model: Model, target: Target, *, notice: Callable[[str], None]) -> list[Workload]:
-    """Return the workloads of a file for a target, the costliest first. Reports those that cannot be lowered.
+async def workloads_alone(pool: Pool, model: Model, target: Target, *, notice: Callable[[str], None]) -> Extracted:
+    """Return the workloads of a file for a target with their fragments. Reports those that cannot be lowered.
 
     Raises:
         ConfigError: the file is not one of workloads.
@@ -38,7 +40,10 @@ async def workloads_alone(pool: Pool, model: Model, target: Target, *, notice: C
         if not found:
             raise ImportFailed(f"{model.title}: {line}")
         notice(line)
-    return united([found])
+    pairs = zip(entries, made, strict=True)
+    stored = {one.shash: to_stored(entry.fragment) for entry, one in pairs if isinstance(one, Workload)}
+    faithful = {shash: content for shash, content in stored.items() if content is not None}
+    return Extracted(workloads=tuple(united([found])), faithful=faithful)
 
 
 async def _lowered(pool: Pool, entry: Entry, target: Target) -> Workload | Refusal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +32,13 @@ _kept: dict[tuple[str, str], IRModule] = {}
 _MOST_KEPT_BYTES = 256 * 1024**2
 
 
-def extract(model: Model, target: Target, *, is_compiled_next: bool = False) -> list[Workload]:
+def extract(
+    model: Model,
+    target: Target,
+    *,
+    is_compiled_next: bool = False,
+    on_import: Callable[[IRModule], object] | None = None,
+) -> list[Workload]:
     """Return the workloads of a model, the costliest (weight times operations) first. Omits concats that copy nothing,
     and programs with a data-dependent size.
 
@@ -40,6 +46,7 @@ def extract(model: Model, target: Target, *, is_compiled_next: bool = False) -> 
 
     Args:
         is_compiled_next: keep the lowered model in this process until `compile_model` takes it.
+        on_import: receives each imported variant of the model, before any pass of ours.
 
     Raises:
         ImportFailed: an operator that TVM cannot import.
@@ -47,7 +54,7 @@ def extract(model: Model, target: Target, *, is_compiled_next: bool = False) -> 
     load_intrinsics(target)
     if model.format is ModelFormat.PROGRAM:
         return [workload_of(one_function(model.content.decode(), model.title), name=model.title)]
-    lowered = [_fused(variant, target) for variant in model.variants]
+    lowered = [_fused(variant, target, on_import) for variant in model.variants]
     if is_compiled_next:
         _keep(model, target, lowered)
     return united([_workloads(mod, target) for mod in lowered])
@@ -135,9 +142,12 @@ def _keep(model: Model, target: Target, lowered: Sequence[IRModule]) -> None:
     _kept.update(zip((_key(variant, target) for variant in model.variants), lowered, strict=True))
 
 
-def _fused(model: Model, target: Target) -> IRModule:
+def _fused(model: Model, target: Target, on_import: Callable[[IRModule], object] | None = None) -> IRModule:
     """Return the model as Relax functions that call fused TIR functions."""
-    return _lowered(import_model(model, unrolls=needs_schedule(target)), target, model.title)
+    mod = import_model(model, unrolls=needs_schedule(target))
+    if on_import is not None:
+        on_import(mod)
+    return _lowered(mod, target, model.title)
 
 
 def _lowered(mod: IRModule, target: Target, title: str) -> IRModule:

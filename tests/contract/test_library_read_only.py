@@ -55,6 +55,7 @@ def assert_it_is_read(url: str) -> None:
         assert library.environments() == {}
         assert library.makings([1, 2]) == {}
         assert library.carried() == {}
+        assert library.fragments('{"kind": "llvm"}', ["1"]) == {}
         assert {time.environment for time in library.kept_times(library.scopes())} <= {""}
         assert library.claims.poison("1") == frozenset()
         assert library.jobs() == []

@@ -87,6 +87,14 @@ def stored_trials(path: Path) -> int:
         return len(library.records(kinds=[RecordKind.CANDIDATE]))
 
 
+def with_fragments(path: Path) -> set[bool]:
+    """Tell of the workloads in a library whether their operators are kept."""
+    with Library.open(path) as library:
+        shashes = [outline.shash for outline in library.outlines()]
+        kept = library.fragments(library.scopes()[0].target_json, shashes)
+    return {shash in kept for shash in shashes}
+
+
 def until_stored(trials: int, path: Path, process: subprocess.Popen[str]) -> None:
     """Wait until a tune has stored so many trials; fail at once if it ends by itself."""
     eventually_sync(lambda: process.poll() is not None or stored_trials(path) >= trials, _WITHIN_SEC)
@@ -112,6 +120,7 @@ def test_a_model_is_tuned_checked_and_remembered(model: Path, tmp_path: Path) ->
     ]
 
     assert {"job", "trials", "wall_sec", "first_trial_sec", "workloads", "model"} <= set(report)
+    assert with_fragments(library) == {True}
     assert 16 == report["trials"] == sum(item["trials"] for item in report["workloads"])
     for item in report["workloads"]:
         # Operators of 20 us cannot show gains; test_gain and the benchmarks do.
@@ -338,6 +347,7 @@ def test_the_workloads_of_a_file_are_tuned_alone(lasting_fleet: Fleet, tmp_path:
     report = json.loads(done.stdout)
     weights = {item["operator"]: item["weight"] for item in report["workloads"]}
     assert (report["trials"], report["model"]) == (1, None)
+    assert with_fragments(tmp_path / "library.sqlite") == {True}
     assert weights == {"matmul 8x16x32": 5, "matmul 8x16x64": 3}
     assert all(item["untuned_sec"] > 0 and item["best_sec"] > 0 for item in report["workloads"])
     assert "1 of 4 workloads cannot be lowered for this target; the first is matmul: refused by TVM's" in done.stderr
