@@ -31,7 +31,7 @@ from fleet.cli.record_filters import (
 )
 from fleet.cli.stored import existing_library, naming
 from fleet.cli.tables import WideOption, make_console
-from fleet.domain.freshness import judge
+from fleet.domain.freshness import NOTHING_REBUILT, judge
 from fleet.domain.scope import RecordScope, ScopeFilter
 from fleet.domain.tvm_versions import tvm_version as installed_tvm
 from fleet.errors import LibraryError, NotFound
@@ -200,7 +200,7 @@ def stale(
         ),
     ] = 180 * DAY_SEC,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Also build them again, and judge their code; needs TVM.")
+        bool, typer.Option("--rebuild", help="Also build them again, and judge code and programs; needs TVM.")
     ] = False,
     target: TargetOption = None,
     device_model: DeviceModelOption = None,
@@ -224,13 +224,13 @@ def stale(
         times = opened.kept_times(scopes, within)
         now, oldest = datetime.now(UTC), timedelta(seconds=max_age)
         code = _judged_code(opened, scopes) if rebuild else None
-        changed = None if code is None else code.changed
+        changed = NOTHING_REBUILT if code is None else code.by_reason
         found = judge(times, opened.environments(), now=now, max_age=oldest, changed=changed)
-    unknown = None if code is None else len(code.unknown & {time.record_id for time in times})
+    judged = None if code is None else code.within({time.record_id for time in times})
     if json_output:
-        options.print_json(freshness_data(found, max_age, unknown))
+        options.print_json(freshness_data(found, max_age, judged))
         return
-    print_freshness(found, make_console(is_wide=False), unknown)
+    print_freshness(found, make_console(is_wide=False), judged)
 
 
 @app.command()

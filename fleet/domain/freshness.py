@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 BEST = 3
 """Schedules of a workload that are worth measuring again: a change of the environment may change their order."""
@@ -24,6 +25,15 @@ class StaleReason(enum.StrEnum):
 
     CODE = "code"
     """Built today, it has other code. Judged only if it is built."""
+
+    PROGRAM = "program"
+    """Its operators are lowered to another program today. Judged only if they are lowered."""
+
+
+_BY_BUILDING = (StaleReason.CODE, StaleReason.PROGRAM)
+
+NOTHING_REBUILT: Mapping[StaleReason, Collection[int]] = MappingProxyType({})
+"""Changes of code and programs when neither is judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +91,20 @@ def stale_reasons(
     *,
     now: datetime,
     max_age: timedelta,
-    changed: Collection[int] = (),
+    changed: Mapping[StaleReason, Collection[int]] = NOTHING_REBUILT,
 ) -> frozenset[StaleReason]:
     """Return all reasons to measure a time again.
 
     Args:
         environments: digests of the environments of its model's devices; empty: not known.
-        changed: ids of records with changed code.
+        changed: ids of records by reasons that are judged elsewhere.
     """
     is_elsewhere = bool(time.environment and environments) and time.environment not in environments
     holds = {
         StaleReason.ENVIRONMENT: is_elsewhere,
         StaleReason.AGE: now - time.measured_at > max_age,
         StaleReason.DOUBT: time.is_disturbed,
-        StaleReason.CODE: time.record_id in changed,
+        **{reason: time.record_id in ids for reason, ids in changed.items()},
     }
     return frozenset(reason for reason, is_so in holds.items() if is_so)
 
@@ -105,20 +115,20 @@ def judge(
     *,
     now: datetime,
     max_age: timedelta,
-    changed: Collection[int] | None = None,
+    changed: Mapping[StaleReason, Collection[int]] = NOTHING_REBUILT,
 ) -> Freshness:
     """Sort kept times by their reasons.
 
     Args:
         environments: see `stale_reasons`, by device model.
-        changed: see `stale_reasons`; None: the code is not judged.
+        changed: see `stale_reasons`; without it code and programs are not judged.
     """
     known = list(times)
     reasons = [
-        stale_reasons(time, environments.get(time.device_model, ()), now=now, max_age=max_age, changed=changed or ())
+        stale_reasons(time, environments.get(time.device_model, ()), now=now, max_age=max_age, changed=changed)
         for time in known
     ]
-    judged_reasons = [reason for reason in StaleReason if reason is not StaleReason.CODE or changed is not None]
+    judged_reasons = [reason for reason in StaleReason if reason in changed or reason not in _BY_BUILDING]
     judged = list(zip(known, reasons, strict=True))
     return Freshness(
         all=_part(known),

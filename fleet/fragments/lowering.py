@@ -74,6 +74,11 @@ def lowered_today(content: bytes, target: Target) -> Workload | Refusal:
     return _checked_program(fragment, target)
 
 
+def all_lowered_today(contents: Sequence[bytes], target: Target) -> list[Workload | Refusal]:
+    """Return the workloads of fragments in their stored form."""
+    return [lowered_today(content, target) for content in contents]
+
+
 def faithful_of(candidates: Sequence[bytes], wanted: Collection[str], target: Target) -> tuple[str, bytes] | None:
     """Return the first fragment with a wanted program, after the hash of that program; None: there is none.
 

@@ -18,6 +18,7 @@ HALF_YEAR = timedelta(days=180)
 FRESH = KeptTime(measured_at=NOW, is_disturbed=False, environment="now", device_model="pi4", device_sec=2.0)
 OLD = NOW - timedelta(days=181)
 BOARD = Inventory(kind="cpu", tvm_version="0.27.0", facts={"kernel": "6.1", "microcode": "0x1", "PCI bus": "1"})
+CHANGED = {StaleReason.CODE: [7, 9], StaleReason.PROGRAM: [8, 9]}
 TIMES = st.lists(
     st.builds(
         KeptTime,
@@ -41,14 +42,15 @@ TIMES = st.lists(
         ({"measured_at": NOW - HALF_YEAR}, set()),
         ({"is_disturbed": True}, {StaleReason.DOUBT}),
         ({"record_id": 7}, {StaleReason.CODE}),
-        ({"environment": "before", "measured_at": OLD, "is_disturbed": True, "record_id": 7}, set(StaleReason)),
+        ({"record_id": 8}, {StaleReason.PROGRAM}),
+        ({"environment": "before", "measured_at": OLD, "is_disturbed": True, "record_id": 9}, set(StaleReason)),
     ],
 )
 def test_each_reason_holds_by_itself(change: dict[str, object], reasons: set[StaleReason]) -> None:
     """All reasons are reported together. Records with an unknown environment stay fresh."""
     time = replace(FRESH, **change)  # type: ignore[arg-type]
 
-    found = stale_reasons(time, {"now", "later"}, now=NOW, max_age=HALF_YEAR, changed=[7])
+    found = stale_reasons(time, {"now", "later"}, now=NOW, max_age=HALF_YEAR, changed=CHANGED)
 
     assert found == reasons
 
@@ -79,7 +81,7 @@ def test_code_is_judged_only_if_it_is_built() -> None:
     times = [replace(FRESH, record_id=7), replace(FRESH, record_id=8)]
 
     unjudged = judge(times, {}, now=NOW, max_age=HALF_YEAR)
-    judged = judge(times, {}, now=NOW, max_age=HALF_YEAR, changed=[7])
+    judged = judge(times, {}, now=NOW, max_age=HALF_YEAR, changed={StaleReason.CODE: [7]})
 
     assert (StaleReason.CODE in unjudged.by_reason, unjudged.stale.records) == (False, 0)
     assert (judged.by_reason[StaleReason.CODE].records, judged.stale.records) == (1, 1)

@@ -77,6 +77,8 @@ class Stale(TypedDict):
     reasons: dict[str, StalePart]
     unknown_environments: int
     unknown_code: int | None
+    unknown_programs: int | None
+    refused_fragments: int | None
 
 
 class KindCoverage(TypedDict):
