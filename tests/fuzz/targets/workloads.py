@@ -1,14 +1,17 @@
-"""Files of workloads, and the rules that change them."""
+"""Files of workloads, the rules that change them, and fragments in the library."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import zlib
 
-from fleet.errors import ConfigError
+from fleet.errors import ConfigError, InvalidRequest
 from fleet.fragments.dimensions import DTYPE, NAMES
 from fleet.fragments.rules import parse_rules
-from fleet.fragments.workload_file import to_text
+from fleet.fragments.stored import from_stored, to_stored
+from fleet.fragments.workload_file import plain_fragment, to_text
 from fleet.fragments.workload_reading import parse_workloads
 from tests.fuzz.target import Target, no_loop
 
@@ -62,7 +65,39 @@ def _rules(content: bytes) -> None:
                 assert all(isinstance(size, str) or 1 <= size <= 2**20 for size in values.values())
 
 
+def _stored_fragment(content: bytes) -> None:
+    for stored in (content, zlib.compress(content)):
+        with contextlib.suppress(InvalidRequest):
+            found = from_stored(stored)
+            again = to_stored(found)
+            assert again is None or from_stored(again) == found
+
+
+def _fragment_seeds() -> list[bytes]:
+    fragment = parse_workloads(_FILE.decode(), where="w.yaml").workloads[0].fragment
+    return [json.dumps({"format": 1, "fragment": plain_fragment(fragment)}).encode()]
+
+
 WORKLOADS = [
+    Target(
+        name="stored_fragment",
+        run=no_loop(_stored_fragment),
+        seeds=_fragment_seeds,
+        words=(
+            b"[",
+            b"{",
+            b"NaN",
+            b"-Infinity",
+            b"1e999",
+            b"null",
+            b'"c0.1"',
+            b'"format": 2',
+            b'\\ud800"',
+            b'"values": [1]',
+        ),
+        large_bytes=4096,
+        quick_inputs=60,
+    ),
     Target(
         name="workload_file",
         run=no_loop(_workloads),
