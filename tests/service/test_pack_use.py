@@ -22,6 +22,7 @@ from fleet.domain.scope import ScopeFilter, measured_model
 from fleet.domain.workload import Workload
 from fleet.errors import InvalidRequest
 from fleet.export.choice import choose
+from fleet.fragments.extracted import Extracted
 from fleet.jobs.options import TuneOptions
 from fleet.library import Library, Record, RecordKind
 from fleet.optimizer.core.progress import JobProgress
@@ -82,7 +83,7 @@ def job_of(library: Library, workloads: list[Workload], notices: list[str]) -> J
         others=(),
         inventory=Inventory(device_model=SCOPE.device_model, tvm_version=SCOPE.tvm_version),
         model=NOBODY,
-        workloads=workloads,
+        extracted=Extracted(workloads=tuple(workloads)),
         target=parse_target(SCOPE.target_json),
         started_at=0.0,
         entry=NOBODY,
