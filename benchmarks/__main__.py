@@ -28,6 +28,7 @@ LONG = (
     "search_cost",
     "library_rate",
     "library_scale",
+    "library_refresh",
     "lab_week",
     "forecast",
     "gateway_overhead",

@@ -212,7 +212,8 @@ def stale(
     """Count the records to measure again, by reason, and the device time that this would take.
 
     Judged are the best three schedules of each workload: measured on software or settings that no device of their model
-    has any more, too long ago, or only while something disturbed the device. Needs no device.
+    has any more, too long ago, or only while something disturbed the device. With --rebuild also those with other code,
+    or with another program, than they would have today. Needs no device.
 
     Example: fleet library stale --max-age 90d
     """

@@ -51,7 +51,8 @@ def refresh(
 
     All are built again. Those with the code of their record are carried: they keep time and date, and need no device.
     The others run beside the static schedule and, where it is kept, their old code, so that a slower time is blamed on
-    the code or the device. Results are stored at once: a run that was stopped goes on.
+    the code or the device. If the operators behind a workload are lowered to another program by now, the schedules are
+    adapted to it. Results are stored at once: a run that was stopped goes on.
 
     Example: fleet library refresh --on model=pi4 --minutes 20 --fail-above 3%
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.base.quantities import count_text, elapsed_text
+from fleet.base.text import sanitize
 from fleet.cli.tables import line, make_console, make_table
 from fleet.optimizer.comparing.intervals import RatioInterval
 from fleet.optimizer.refreshing.report import Outcome, RefreshReport
@@ -20,6 +21,7 @@ def refresh_data(found: RefreshReport) -> dict[str, object]:
         "tvm_version": found.scope.tvm_version,
         "is_dry_run": found.is_dry_run,
         "records_carried": found.carried,
+        "refused_fragments": found.refused_fragments,
         "workloads_to_measure": found.to_measure,
         "expected_device_sec": round(found.expected_sec, 6),
         "device_sec": round(found.device_sec, 6),
@@ -34,10 +36,11 @@ def print_refresh(found: RefreshReport) -> None:
     """Print a row for each workload with news, and the counts."""
     console = make_console(is_wide=False)
     table = make_table("workload", "verdict", "ratio", "interval", left=frozenset({"workload", "verdict"}))
-    news = [one for one in found.outcomes if one.verdict not in _QUIET]
+    news = [one for one in found.outcomes if one.verdict not in _QUIET or one.new_shash]
     for one in news:
         ratio = "" if one.ratio is None else f"{one.ratio:.3f}"
-        table.add_row(line(one.operator), line(one.verdict.value), ratio, _interval_text(one.code))
+        verdict = f"{one.verdict.value}, new program" if one.new_shash else one.verdict.value
+        table.add_row(line(one.operator), line(verdict), ratio, _interval_text(one.code))
     if news and not found.is_dry_run:
         console.print(table)
     for note in _notes(found):
@@ -48,17 +51,28 @@ def _notes(found: RefreshReport) -> list[str]:
     cost = f"{elapsed_text(found.expected_sec)} of device time"
     if found.is_dry_run:
         measured = f"{count_text(found.to_measure, 'workload')} would be measured; with the sentinels about {cost}"
-        return [f"{count_text(found.carried, 'record')} would be carried; {measured}"]
+        return [f"{count_text(found.carried, 'record')} would be carried; {measured}", *_notes_on_programs(found)]
     counts = ", ".join(f"{count} {verdict.value}" for verdict, count in found.counts.items() if count)
     notes = [f"{count_text(len(found.outcomes), 'workload')}: {counts}"]
     if found.environment is not None:
         notes.append(f"environment: old code takes {found.environment.ratio:.3f} of its time of then")
+    notes += _notes_on_programs(found)
     return [*notes, f"{count_text(found.carried, 'record')} carried, {elapsed_text(found.device_sec)} of device time"]
+
+
+def _notes_on_programs(found: RefreshReport) -> list[str]:
+    notes = []
+    if found.new_programs:
+        notes.append(f"another program than before: {count_text(found.new_programs, 'workload')}")
+    if found.refused_fragments:
+        notes.append(f"{count_text(found.refused_fragments, 'fragment')} refused; the first: {sanitize(found.refusal)}")
+    return notes
 
 
 def _outcome_data(one: Outcome) -> dict[str, object]:
     return {
         "shash": one.shash,
+        "new_shash": one.new_shash,
         "operator": one.operator,
         "models_sec": one.models_sec,
         "verdict": one.verdict.value,

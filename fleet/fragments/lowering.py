@@ -80,7 +80,7 @@ def all_lowered_today(contents: Sequence[bytes], target: Target) -> list[Workloa
 
 
 def faithful_of(candidates: Sequence[bytes], wanted: Collection[str], target: Target) -> tuple[str, bytes] | None:
-    """Return the first fragment with a wanted program, after the hash of that program; None: there is none.
+    """Return the hash and content of the first fragment with a wanted program, or None without any.
 
     Args:
         candidates: stored forms.

@@ -62,7 +62,7 @@ class FragmentKeeper:
         await self._store(batch)
 
     async def _faithful(self, candidates: tuple[bytes, ...], wanted: Collection[str]) -> tuple[str, bytes] | None:
-        """Return the first faithful fragment and its hash; None if there is none, or TVM crashes on one."""
+        """Return the hash and content of the first faithful fragment, or None without any, and after a crash of TVM."""
         async with self.turns.building():
             try:
                 return await run_within(

@@ -70,7 +70,7 @@ logger = logging.getLogger(__name__)
 
 _PUBLISH_SEC = 1.0
 _FRAGMENTS_SEC = 10.0
-"""Time that a job waits at its end for the rest of its fragments. A later job finds what is left."""
+"""Time that a job waits at its end for the rest of its fragments. A later job finds the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

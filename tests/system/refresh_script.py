@@ -10,7 +10,7 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +23,17 @@ from fleet.client.steady import SteadyDevice
 from fleet.domain.keys import trace_digest
 from fleet.domain.leases import make_terms
 from fleet.domain.making import Making
+from fleet.domain.observation import Observation
+from fleet.domain.origin import Origin, Source
 from fleet.domain.scope import RecordScope
+from fleet.domain.workload import Workload
 from fleet.errors import BuildError
+from fleet.fragments.lowering import Reason, Refusal
 from fleet.library import Library, Record, StoredWorkload
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.core.events import Checked, Verdict
 from fleet.optimizer.refreshing.plan import Program
+from fleet.optimizer.refreshing.programs import Lowered
 from fleet.optimizer.refreshing.report import RefreshReport
 from fleet.optimizer.refreshing.run import Refresh
 
@@ -63,6 +69,24 @@ class ScriptedBench:
     async def static_trace(self, workload: StoredWorkload) -> str | None:
         schedule = f"static {workload.shash}"
         return json.dumps(schedule) if schedule in self.script else None
+
+    async def lower(self, contents: Mapping[str, bytes]) -> Lowered:
+        """A fragment is the hash of its program today."""
+        names = {shash: content.decode() for shash, content in contents.items()}
+        programs = {
+            shash: Workload(shash=name, name=f"kind_{name}", mod_json="{}", weight=1)
+            for shash, name in names.items()
+            if name
+        }
+        refusal = Refusal(reason=Reason.CONTENT, message="stored fragment: is cut off")
+        return Lowered(programs=programs, refusals={shash: refusal for shash, name in names.items() if not name})
+
+    async def adapt(self, workload: StoredWorkload, seeds: Sequence[Observation]) -> list[Candidate]:
+        """ "best a" becomes "best a on b", if the script has that."""
+        schedules = [f"{json.loads(seed.trace_json)} on {workload.shash}" for seed in seeds]
+        traces = [json.dumps(one) for one in schedules if one in self.script]
+        origin = Origin(source=Source.SPACE, knobs="tile=4", is_adapted=True)
+        return [Candidate(trace_json=one, digest=trace_digest(one), origin=origin) for one in traces]
 
 
 class ScriptedChecks:

@@ -17,13 +17,16 @@ from fleet.optimizer.refreshing.report import RefreshReport
 from fleet.optimizer.refreshing.verdicts import Verdict
 from tests.programs import environment
 from tests.system.fleet_processes import Fleet, running_fleet
-from tests.system.refresh_script import TODAY, Script, add_old, refresh
+from tests.system.refresh_script import BEFORE, TODAY, Script, add_old, refresh
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 _CONFIG = "devices: [{driver: simulated, name: sim, noise: 0.005, time_scale: 0}]"
 EQUAL = ("e1", "e2", "e3")
 """Workloads with unchanged code."""
+
+NEW = ("a2", "b2", "c2")
+"""Workloads with new programs."""
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +121,59 @@ def test_a_dry_run_changes_nothing(path: Path, fleet: Fleet) -> None:
     assert (report.carried, report.to_measure, report.expected_sec > 0) == (3, 1, True)
     assert found["same"] is Verdict.NO_VERDICT
     assert path.read_bytes() == before
+
+
+def test_a_new_program_is_measured_with_the_former_best_schedules_first(path: Path, fleet: Fleet) -> None:
+    """They are adapted and run beside the static schedule and the old code. A second run finds the new records."""
+    script = dict(make(path, changed=("a", "b", "c", "d")))
+    script |= {"best a on a2": "100 new", "static a2": "150 new", "best b on b2": "120 new", "static b2": "90 new"}
+    script |= {"static c2": "120 new"}
+    with Library.open(path) as library:
+        fragments = {"a": b"a2", "b": b"b2", "c": b"c2", "d": b"d2", "e1": b"e1", "e2": b""}
+        library.add_fragments(TODAY.target_json, fragments)
+
+    report, found = run(path, fleet, script)
+    again, later = run(path, fleet, script)
+
+    assert found == {
+        **dict.fromkeys(EQUAL, Verdict.CARRIED),
+        "a": Verdict.CARRIED,
+        "b": Verdict.CHOICE_CHANGED,
+        "c": Verdict.SLOWER_BY_CODE,
+        "d": Verdict.NO_VERDICT,
+    }
+    assert {one.shash: one.new_shash for one in report.outcomes if one.new_shash} == {
+        name: f"{name}2" for name in "abcd"
+    }
+    assert "no schedule fits its new program" in next(one.problem for one in report.outcomes if one.shash == "d")
+    assert (report.new_programs, report.refused_fragments) == (4, 1)
+    assert "is cut off" in report.refusal
+    assert [name for name in sorted(later) if name.startswith(("a", "b", "c"))] == ["a2", "b2", "c2"]
+    assert (again.new_programs, again.to_measure) == (1, 0)
+    with Library.open(path) as library:
+        schedules = {one: [json.loads(best.trace_json) for best in library.best_schedules(TODAY, [one])] for one in NEW}
+        assert schedules == {
+            "a2": ["best a on a2", "static a2"],
+            "b2": ["static b2", "best b on b2"],
+            "c2": ["static c2"],
+        }
+        assert len(library.records("a", BEFORE)) == 1
+        origins = [record.provenance["origin"] for record in library.best_schedules(TODAY, ["a2"])]
+        assert origins[0] == {"source": "space", "knobs": "tile=4", "is_adapted": True}
+        assert library.fragments(TODAY.target_json, ["a", "a2"]) == {"a": b"a2", "a2": b"a2"}
+
+
+def test_a_program_with_records_is_no_new_one(path: Path, fleet: Fleet) -> None:
+    """It was tuned since. Of two former programs that are one now, one is measured."""
+    script = dict(make(path, changed=("old", "one", "two")))
+    script |= {"best one on new": "100 new", "best two on new": "100 new"}
+    with Library.open(path) as library:
+        library.add_fragments(TODAY.target_json, {"old": b"e1", "one": b"new", "two": b"new"})
+
+    report, found = run(path, fleet, script)
+
+    assert found == {**dict.fromkeys(EQUAL, Verdict.CARRIED), "one": Verdict.CARRIED}
+    assert report.to_measure == 1
 
 
 def test_a_killed_refresh_loses_nothing(path: Path, fleet: Fleet) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import typer
@@ -66,6 +67,23 @@ def test_news_have_a_row_and_the_rest_is_counted(capsys: pytest.CaptureFixture[s
     assert "slower by code" in out.splitlines()[1]
     assert "2 workloads: 1 kept, 1 slower by code" in out
     assert "softmax" not in out
+
+
+def test_new_programs_have_a_row_and_refused_fragments_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    """Data has both hashes; the message of a refusal has no control characters."""
+    renewed = replace(report().outcomes[1], new_shash="17")
+    found = report(outcomes=(renewed,), refused_fragments=2, refusal="stored fragment: is cut off\x1b[1m")
+
+    print_refresh(found)
+    out = capsys.readouterr().out
+    data = json.loads(json.dumps(refresh_data(found)))
+
+    assert "kept, new program" in out.splitlines()[1]
+    assert "another program than before: 1 workload" in out
+    assert "2 fragments refused; the first: stored fragment: is cut off" in out
+    assert "\x1b" not in out
+    assert (data["workloads"][0]["shash"], data["workloads"][0]["new_shash"]) == ("1", "17")
+    assert data["refused_fragments"] == 2
 
 
 def test_a_dry_run_tells_the_cost(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from fleet.artifacts.artifact import Artifact
+from fleet.domain.workload import Workload
 from fleet.optimizer.comparing.intervals import RatioInterval
 from fleet.optimizer.refreshing.measured import outcome
 from fleet.optimizer.refreshing.order import Experience, Item, next_of, sentinels
-from fleet.optimizer.refreshing.plan import best_schedules, old_codes
+from fleet.optimizer.refreshing.plan import best_schedules, heirs, old_codes
 from fleet.optimizer.refreshing.report import RefreshReport
 from fleet.optimizer.refreshing.side_by_side import FORMER, OLD
 from fleet.optimizer.refreshing.verdicts import (
@@ -214,3 +215,15 @@ def test_sentinels_are_of_different_kinds() -> None:
     found = sentinels(items)
 
     assert [one.name for one in found] == ["m0", "c", "p", *(f"m{number}" for number in range(1, 10))]
+
+
+def test_each_new_program_is_measured_once() -> None:
+    """Programs with records are left out; of several former programs the first by hash stands for the new one."""
+    changed = {
+        former: Workload(shash=new, name="matmul", mod_json="{}", weight=1)
+        for former, new in {"2": "new", "1": "new", "3": "tuned", "4": "other"}.items()
+    }
+
+    found = heirs(changed, ["1", "2", "3", "4", "tuned"])
+
+    assert {former: one.shash for former, one in found.items()} == {"1": "new", "4": "other"}

@@ -140,6 +140,7 @@ class Ratio(TypedDict):
 
 class RefreshedWorkload(TypedDict):
     shash: str
+    new_shash: str
     operator: str
     models_sec: float
     verdict: str
@@ -158,6 +159,7 @@ class Refreshed(TypedDict):
     tvm_version: str
     is_dry_run: bool
     records_carried: int
+    refused_fragments: int
     workloads_to_measure: int
     expected_device_sec: float
     device_sec: float

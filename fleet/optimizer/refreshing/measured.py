@@ -32,7 +32,7 @@ class Measured:
     def ratio_to_then(self) -> float | None:
         """Time of the old code, now over then; None if it did not run."""
         secs = self.turns.rounds.secs.get(self.old_name)
-        return statistics.median(secs) / self.group.former.record.median_sec if secs else None
+        return statistics.median(secs) / self.group.known.former.record.median_sec if secs else None
 
     @property
     def chosen(self) -> str:
@@ -82,11 +82,12 @@ def outcome(group: Group, measured: Measured | None, environment: RatioInterval 
     """
     former = group.former
     found = Outcome(
-        shash=group.workload.shash,
+        shash=group.known.workload.shash,
+        new_shash="" if group.before is None else group.workload.shash,
         operator=group.workload.operator,
         models_sec=group.item.models_sec,
         verdict=Verdict.NO_VERDICT if _is_open(group) else unmeasured(is_carried=group.is_carried),
-        old_digest=former.making.object_digest,
+        old_digest=group.known.former.making.object_digest,
         new_digest=former.build.artifact.object_digest if former.build is not None else "",
         problem=_why_open(group),
     )
@@ -115,4 +116,6 @@ def _is_open(group: Group) -> bool:
 def _why_open(group: Group) -> str:
     if not group.programs:
         return f"it does not build: {group.former.problem}"
+    if group.before is not None:
+        return "its program is new, and was not measured"
     return "its code changed, and was not measured" if group.needs_measuring else ""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet.artifacts.artifact import Artifact
 from fleet.building.built_candidate import BuiltCandidate
 from fleet.domain.freshness import BEST
+from fleet.domain.keys import trace_digest
 from fleet.domain.making import Making
-from fleet.domain.workload import StoredWorkload
-from fleet.library import Record
+from fleet.domain.workload import StoredWorkload, Workload
+from fleet.library import Record, RecordKind
 from fleet.optimizer.comparing.intervals import LOOKS
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.refreshing.order import Item
 
 _PROGRAMS = BEST + 2
@@ -62,10 +64,18 @@ class Group:
     version: str
     """Today's TVM version."""
 
+    before: Group | None = None
+    """Schedules of the program that the same operators had before; None: it is this one."""
+
     @property
     def former(self) -> Rebuilt:
-        """The former best."""
+        """The former best, adapted if the program is new."""
         return self.rebuilt[0]
+
+    @property
+    def known(self) -> Group:
+        """The schedules as they were measured: on the former program if this one is new."""
+        return self.before or self
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -86,7 +96,7 @@ class Group:
     @property
     def item(self) -> Item:
         """Facts for the order of measuring. Without models every workload is called once."""
-        sec = self.former.record.median_sec
+        sec = self.known.former.record.median_sec
         return Item(
             name=self.workload.shash,
             kind=self.workload.kind or self.workload.name,
@@ -97,7 +107,7 @@ class Group:
     @property
     def round_sec(self) -> float:
         """Expected device time of a block of each program [s]."""
-        return _PROGRAMS * max(_BLOCK_SEC, 2 * self.former.record.median_sec)
+        return _PROGRAMS * max(_BLOCK_SEC, 2 * self.known.former.record.median_sec)
 
 
 def program_of(record: Record, build: BuiltCandidate, making: Making) -> Program:
@@ -105,6 +115,34 @@ def program_of(record: Record, build: BuiltCandidate, making: Making) -> Program
     artifact = build.artifact
     is_same_object = bool(artifact.object_digest) and artifact.object_digest == making.object_digest
     return Program(record=record, build=build, is_same=is_same_object or artifact.digest == record.artifact_digest)
+
+
+def new_record(group: Group, workload: str, candidate: Candidate, static_trace: str | None) -> Record:
+    """Return the record of a schedule for the new program of a group, without times.
+
+    Args:
+        static_trace: schedule that the new program's space chooses; None: it has none.
+    """
+    is_static = static_trace is not None and candidate.digest == trace_digest(static_trace)
+    return Record(
+        workload=workload,
+        scope=group.former.record.scope,
+        kind=RecordKind.STATIC if is_static else RecordKind.CANDIDATE,
+        trace_json=candidate.trace_json,
+        trace_digest=candidate.digest,
+        provenance={} if candidate.origin is None else candidate.origin.provenance,
+    )
+
+
+def heirs(changed: Mapping[str, Workload], known: Collection[str]) -> dict[str, Workload]:
+    """Return the new programs to measure, by the hash of the former program: each once, and none with records.
+
+    Args:
+        changed: programs of today by the hash of the former one.
+        known: hashes of programs with records.
+    """
+    by_hash = {program.shash: shash for shash, program in sorted(changed.items(), reverse=True)}
+    return {shash: changed[shash] for program, shash in by_hash.items() if program not in known}
 
 
 def best_schedules(by_version: Mapping[str, Sequence[Record]], version: str) -> dict[str, list[Record]]:
@@ -130,7 +168,7 @@ def old_codes(groups: Iterable[Group], kept: Mapping[int, Artifact]) -> dict[str
     """
     found = {}
     for group in groups:
-        former = group.former
+        former = group.known.former
         if former.is_same and former.build is not None:
             found[group.workload.shash] = former.build.artifact
         elif former.record.id in kept:

@@ -17,6 +17,8 @@ class Outcome:
     """Result of one workload."""
 
     shash: str
+    """Hash of the program that has the records."""
+
     operator: str
     models_sec: float
     verdict: Verdict
@@ -25,6 +27,9 @@ class Outcome:
 
     new_digest: str
     """Object code of today's best; empty: it does not build."""
+
+    new_shash: str = ""
+    """Hash of the program that its operators have today; empty: the same, or not known."""
 
     ratio: float | None = None
     """Today's time over that of the old code, side by side, else over the stored time; None: not measured."""
@@ -54,6 +59,12 @@ class RefreshReport:
     expected_sec: float
     """Device time that was expected for all of them and the sentinels [s]."""
 
+    refused_fragments: int = 0
+    """Number of kept fragments that cannot be read or lowered."""
+
+    refusal: str = ""
+    """Sentence of the first of them."""
+
     device_sec: float = 0.0
     """Device time that was spent [s]."""
 
@@ -66,6 +77,11 @@ class RefreshReport:
         """Number of workloads by verdict."""
         found = Counter(one.verdict for one in self.outcomes)
         return {verdict: found[verdict] for verdict in Verdict}
+
+    @property
+    def new_programs(self) -> int:
+        """Number of workloads with operators that are lowered to another program today."""
+        return sum(bool(one.new_shash) for one in self.outcomes)
 
     def slower(self, share: float) -> list[Outcome]:
         """Return the workloads that are proven slower by more than a share."""

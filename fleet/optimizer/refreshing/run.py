@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from fleet.artifacts.artifact import Artifact
+from fleet.base.batches import batched
 from fleet.base.version import package_version
 from fleet.building.built_candidate import BuiltCandidate
 from fleet.building.turns import Turns
@@ -27,9 +28,10 @@ from fleet.domain.charges import DEVICE_SEC
 from fleet.domain.environment import ENVIRONMENT, environment_of
 from fleet.domain.keys import trace_digest
 from fleet.domain.making import Making, evaluator_facts
+from fleet.domain.origin import Origin
 from fleet.domain.proving import ProofVerdict
 from fleet.domain.scope import RecordScope, ScopeFilter
-from fleet.domain.workload import StoredWorkload
+from fleet.domain.workload import StoredWorkload, Workload
 from fleet.errors import FleetError, NotFound
 from fleet.jobs.patience import patiently
 from fleet.library import Library, Record, RecordKind
@@ -45,9 +47,12 @@ from fleet.optimizer.refreshing.plan import (
     Program,
     best_schedules,
     expected_sec,
+    heirs,
     old_codes,
     program_of,
 )
+from fleet.optimizer.refreshing.programs import Lowered
+from fleet.optimizer.refreshing.renewing import renewed
 from fleet.optimizer.refreshing.report import RefreshReport
 from fleet.optimizer.refreshing.side_by_side import BLOCK, FORMER, OLD, STATIC, Rounder, SideBySide
 from fleet.optimizer.refreshing.verdicts import environment_interval
@@ -62,6 +67,9 @@ _BOUND = 0.03
 
 _GROUPS_AT_ONCE = 32
 """Workloads in one turn on the cores: a measurement that needs them waits for no more."""
+
+_LOWERED_AT_ONCE = 64
+"""Fragments in one turn on the cores, some 50 ms each."""
 
 _LINES = 10
 """Lines about builds."""
@@ -99,6 +107,8 @@ class Refresh:
     _measured: dict[str, Measured] = field(default_factory=dict, init=False)
     _problem: FleetError | None = field(default=None, init=False)
     _carried: int = field(default=0, init=False)
+    _fragments: Mapping[str, bytes] = field(default_factory=dict, init=False)
+    _lowered: Lowered = field(default_factory=Lowered, init=False)
 
     async def run(self) -> RefreshReport:
         """Refresh the records. An error of the device ends the measurements, and is part of the report.
@@ -108,7 +118,8 @@ class Refresh:
             LibraryError, DiskFull: a result cannot be stored.
         """
         groups = await self._rebuild()
-        kept = [group.former.record.id for group in groups if not group.former.is_same]
+        formers = [group.known.former for group in groups]
+        kept = [former.record.id for former in formers if not former.is_same]
         old = old_codes(groups, await patiently(partial(self.library.write_artifacts, kept, self.folder)))
         by_name = {group.workload.shash: group for group in groups}
         first = [by_name[item.name] for item in sentinels([by_name[shash].item for shash in old])]
@@ -123,6 +134,8 @@ class Refresh:
             environment=environment,
             carried=self._carried,
             to_measure=len(changed),
+            refused_fragments=len(self._lowered.refusals),
+            refusal=self._lowered.refusal,
             expected_sec=expected_sec(wanted.values()),
             device_sec=math.fsum(sum(one.turns.device_sec.values()) for one in self._measured.values()),
             is_dry_run=self.is_dry_run,
@@ -137,18 +150,31 @@ class Refresh:
         makings = await patiently(partial(self.library.makings, [one.id for found in best.values() for one in found]))
         groups: list[Group] = []
         every = max(1, len(workloads) // _LINES)
+        new = await self._new_programs(list(best))
         slots = asyncio.Semaphore(_GROUPS_AT_ONCE)
         async with asyncio.TaskGroup() as building:
             tasks = [
-                building.create_task(self._group(slots, one, best[one.shash], makings, calls.get(one.shash, 0.0)))
+                building.create_task(self._group(slots, one, best[one.shash], makings, calls.get(one.shash, 0.0), new))
                 for one in workloads
             ]
-            for done in asyncio.as_completed(tasks):
-                groups.append(await done)
-                await self._carry(groups[-1])
-                if len(groups) % every == 0:
-                    self.narrate(f"rebuilt the best schedules of {len(groups)} of {len(best)} workloads")
+            for count, done in enumerate(asyncio.as_completed(tasks), 1):
+                group = await done
+                await self._carry(group.known)
+                if group.before is not None or group.workload.shash not in self._lowered.changed:
+                    groups.append(group)
+                if count % every == 0:
+                    self.narrate(f"rebuilt the best schedules of {count} of {len(best)} workloads")
         return sorted(groups, key=lambda group: (-group.item.models_sec, group.workload.shash))
+
+    async def _new_programs(self, shashes: Sequence[str]) -> dict[str, Workload]:
+        """Lower the operators of workloads again, and return the new programs to measure by the former hash."""
+        self._fragments = await patiently(partial(self.library.fragments, self.scope.target_json, shashes))
+        for part in batched(self._fragments.items(), _LOWERED_AT_ONCE):
+            async with self.turns.building():
+                self._lowered = self._lowered.joined(await self.bench.lower(dict(part)))
+            count = len(self._lowered.programs) + len(self._lowered.refusals)
+            self.narrate(f"lowered the operators of {count} of {len(self._fragments)} workloads")
+        return heirs(self._lowered.changed, shashes)
 
     def _best(self) -> dict[str, list[Record]]:
         within = ScopeFilter(target_json=self.scope.target_json, device_model=self.scope.device_model)
@@ -168,11 +194,13 @@ class Refresh:
         found: Sequence[Record],
         makings: Mapping[int, Making],
         calls: float,
+        new: Mapping[str, Workload],
     ) -> Group:
         known = ((record, makings.get(record.id, Making())) for record in found)
         async with slots, self.turns.building():
             rebuilt = [await rebuild(self.bench, workload, record, making) for record, making in known]
-        return Group(workload=workload, rebuilt=tuple(rebuilt), calls=calls, version=self.scope.tvm_version)
+            group = Group(workload=workload, rebuilt=tuple(rebuilt), calls=calls, version=self.scope.tvm_version)
+            return await renewed(self.bench, group, new[workload.shash]) if workload.shash in new else group
 
     async def _carry(self, group: Group) -> None:
         version = self.scope.tvm_version
@@ -222,6 +250,8 @@ class Refresh:
         except FleetError as error:
             self._problem = error
             return
+        if group.before is not None:
+            await patiently(partial(self._store_program, group))
         await self._store(group.workload, programs, found, checked)
         wrong = {name: one.message for name, one in checked.items() if one.verdict in _WRONG}
         self._measured[shash] = Measured(group=group, turns=found, programs=programs, old_name=old_name, wrong=wrong)
@@ -249,6 +279,12 @@ class Refresh:
             for name, one in changed.items()
         }
         return await self.checks.check(workload, changed, claims) if changed else {}
+
+    def _store_program(self, group: Group) -> None:
+        """Store a new program and its operators; those of the former one stay."""
+        self.library.add_workloads([group.workload])
+        content = self._fragments[group.known.workload.shash]
+        self.library.add_fragments(self.scope.target_json, {group.workload.shash: content})
 
     async def _store(
         self,
@@ -278,6 +314,7 @@ class Refresh:
             artifact_digest=one.build.artifact.digest,
             provenance={
                 **{key: value for key, value in provenance.items() if key != ENVIRONMENT},
+                **Origin.of_record(one.record.provenance, one.record.trace_json).provenance,
                 DEVICE_SEC: round(found.device_sec[name], 6),
             },
             checked=one.record.checked if checked is None else True if checked.verdict in _RIGHT else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,10 +13,14 @@ from fleet.building.build_candidate import BuildTask, build_candidate
 from fleet.building.built_candidate import BuiltCandidate
 from fleet.building.pool import Pool, run_within
 from fleet.domain.making import Making
+from fleet.domain.observation import Observation
 from fleet.domain.workload import StoredWorkload
 from fleet.errors import BuildError, InvalidRequest
 from fleet.library import Record
+from fleet.optimizer.core.candidates import Candidate
 from fleet.optimizer.refreshing.plan import Rebuilt
+from fleet.optimizer.refreshing.programs import Lowered, lower_again
+from fleet.optimizer.tasks.adapt import adapted_schedules
 from fleet.optimizer.tasks.propose import ProposeTask, propose
 
 _TIMEOUT_SEC = 120.0
@@ -36,6 +41,14 @@ class Workbench(Protocol):
 
     async def static_trace(self, workload: StoredWorkload) -> str | None:
         """Return today's static schedule, or None for a workload without one."""
+        ...
+
+    async def lower(self, contents: Mapping[str, bytes]) -> Lowered:
+        """Lower fragments in their stored form, by workload hash."""
+        ...
+
+    async def adapt(self, workload: StoredWorkload, seeds: Sequence[Observation]) -> list[Candidate]:
+        """Return the schedules of other programs that fit a workload, in order."""
         ...
 
 
@@ -80,3 +93,15 @@ class PoolWorkbench:
         except (BuildError, InvalidRequest):
             return None
         return found[0].trace_json if found else None
+
+    async def lower(self, contents: Mapping[str, bytes]) -> Lowered:
+        return await lower_again(self.pool, contents, self.target, narrate=lambda line: None)
+
+    async def adapt(self, workload: StoredWorkload, seeds: Sequence[Observation]) -> list[Candidate]:
+        try:
+            async with self.turns:
+                return await run_within(
+                    self.pool, _TIMEOUT_SEC, adapted_schedules, workload.mod_json, self.target, list(seeds)
+                )
+        except (BuildError, InvalidRequest):
+            return []
