@@ -25,6 +25,7 @@ _CONFIG = "devices: [{driver: simulated, name: sim, noise: 0.005}]"
 _BLOCK = "40000"
 """Microseconds of a kernel: the rounds of one workload take longer than a batch."""
 
+_WORKLOADS = "abcd"
 _WITHIN_SEC = 60.0
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -43,35 +44,38 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def script(fleet: Fleet, path: Path) -> Script:
-    """Make a library with four workloads of changed code, and its script."""
-    with connect(fleet.address) as client:
-        inventory = client.snapshot().devices[0].inventory
-    then = RecordScope(target_json=inventory.target_json, device_model=inventory.device_model, tvm_version="before")
-    names = ("a", "b", "c", "d")
-    with Library.open(path) as library:
-        for name in names:
-            add_old(library, path.parent, name, f"best {name}", f"{_BLOCK} old", scope=then)
-    return {f"best {name}": f"{_BLOCK} new" for name in names}
+    """Make a library with four workloads, and its script."""
+    return changed_workloads(fleet, path, _WORKLOADS)
 
 
 @pytest.fixture
 def start(fleet: Fleet, path: Path, tmp_path: Path, script: Script) -> Iterator[Start]:
     """Starts the optimizer; its share of a day is the argument."""
     begun: list[subprocess.Popen[str]] = []
-    words = [sys.executable, "-m", "tests.system.idle_refresh_script", str(path), fleet.address, json.dumps(script)]
+    words = [sys.executable, "-m", "tests.system.idle_refresh_script", str(path), fleet.address]
     homes = {"XDG_STATE_HOME": str(tmp_path / "state"), "FLEET_CREDENTIALS_DIR": str(credentials_dir())}
 
     def run(share: float = 1.0) -> subprocess.Popen[str]:
         with (tmp_path / "optimizer.log").open("a") as log:
-            begun.append(
-                subprocess.Popen([*words, str(share)], stdout=log, stderr=log, text=True, env={**here(), **homes})
-            )
+            given = [*words, json.dumps(script), str(share)]
+            begun.append(subprocess.Popen(given, stdout=log, stderr=log, text=True, env={**here(), **homes}))
         return begun[-1]
 
     yield run
     for process in begun:
         process.terminate()
         process.wait(timeout=60)
+
+
+def changed_workloads(fleet: Fleet, path: Path, names: str) -> Script:
+    """Add workloads of changed code to a library, one for each letter; return their part of the script."""
+    with connect(fleet.address) as client:
+        inventory = client.snapshot().devices[0].inventory
+    then = RecordScope(target_json=inventory.target_json, device_model=inventory.device_model, tvm_version="before")
+    with Library.open(path) as library:
+        for name in names:
+            add_old(library, path.parent, name, f"best {name}", f"{_BLOCK} old", scope=then)
+    return {f"best {name}": f"{_BLOCK} new" for name in names}
 
 
 def shown(fleet: Fleet) -> Sequence[Lease]:
@@ -91,10 +95,10 @@ def lease_ends(tmp_path: Path) -> list[Mapping[str, object]]:
     return [end for end in ends if end["purpose"] == "refresh the library"]
 
 
-def measured(path: Path) -> set[str]:
+def measured(path: Path, names: str = _WORKLOADS) -> set[str]:
     """Return the workloads with times of today's code."""
     with Library.open(path) as library:
-        return {name for name in "abcd" if any(one.scope.tvm_version != "before" for one in library.records(name))}
+        return {name for name in names if any(one.scope.tvm_version != "before" for one in library.records(name))}
 
 
 def test_the_library_is_refreshed_in_batches_and_a_request_goes_before(
@@ -105,11 +109,11 @@ def test_the_library_is_refreshed_in_batches_and_a_request_goes_before(
     eventually_sync(lambda: is_refreshed(fleet), timeout_sec=_WITHIN_SEC)
     with connect(fleet.address) as client, client.acquire("name=sim", lease_class=LeaseClass.NORMAL) as device:
         assert [lease.name for lease in shown(fleet)] == [device.lease.name]
-        assert measured(path) != set("abcd")
+        assert measured(path) != set(_WORKLOADS)
 
-    eventually_sync(lambda: measured(path) == set("abcd"), timeout_sec=_WITHIN_SEC)
+    eventually_sync(lambda: measured(path) == set(_WORKLOADS), timeout_sec=_WITHIN_SEC)
     ends = lease_ends(tmp_path)
-    assert len(ends) > 4
+    assert len(ends) >= 3
     assert all(end["end"] in ("released", "expired") for end in ends)
 
 
@@ -125,7 +129,7 @@ def test_a_batch_request_goes_before_as_well(fleet: Fleet, start: Start) -> None
 
 
 def test_a_killed_optimizer_loses_nothing(fleet: Fleet, path: Path, tmp_path: Path, start: Start) -> None:
-    """Its lease ends, its batch is counted as a whole one, and the next start goes on."""
+    """Its lease ends, its batch is counted, and the next start goes on."""
     first = start()
     eventually_sync(lambda: len(measured(path)) == 1, timeout_sec=_WITHIN_SEC)
     eventually_sync(lambda: is_refreshed(fleet), timeout_sec=_WITHIN_SEC)
@@ -137,14 +141,16 @@ def test_a_killed_optimizer_loses_nothing(fleet: Fleet, path: Path, tmp_path: Pa
     used_sec = sum(json.loads(use.read_text()).values())
 
     start()
-    eventually_sync(lambda: measured(path) == set("abcd"), timeout_sec=_WITHIN_SEC)
+    eventually_sync(lambda: measured(path) == set(_WORKLOADS), timeout_sec=_WITHIN_SEC)
 
     assert kept
-    assert sum(json.loads(use.read_text()).values()) > used_sec >= 2.0
+    assert sum(json.loads(use.read_text()).values()) > used_sec > 0
 
 
-def test_a_used_share_ends_the_batches(fleet: Fleet, path: Path, tmp_path: Path, start: Start) -> None:
-    """A ten-thousandth of a day is four batches; a second optimizer finds it used."""
+def test_a_used_share_ends_the_batches(fleet: Fleet, path: Path, tmp_path: Path, start: Start, script: Script) -> None:
+    """A ten-thousandth of a day is four batches, and the work takes more."""
+    names = "efghijklmnopqrstuvwx"
+    script |= changed_workloads(fleet, path, names)
     process = start(0.0001)
     most_sec = 0.0001 * 86400
 
@@ -157,5 +163,5 @@ def test_a_used_share_ends_the_batches(fleet: Fleet, path: Path, tmp_path: Path,
     count = len(lease_ends(tmp_path))
     (use,) = (tmp_path / "state").rglob("devices%2Fsim.json")
     assert sum(json.loads(use.read_text()).values()) <= most_sec
-    assert measured(path) != set("abcd")
+    assert measured(path, names) != set(names)
     assert count >= 3
