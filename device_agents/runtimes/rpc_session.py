@@ -6,6 +6,7 @@ files, and one that loads them. The files are in the worker's directory, which i
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -48,10 +49,7 @@ def _link(path: Path) -> Path:
     """Link an object file, or those in an archive, to a shared library beside it."""
     objects, library = [path], path.with_name(f"{path.name}.so")
     if path.suffix == ".tar":
-        folder = path.with_name(f"{path.name}.objects")
-        with tarfile.open(path) as archive:
-            archive.extractall(folder, filter="data")
-        objects = sorted(folder.rglob("*.o"))
+        objects = unpack_objects(path, path.with_name(f"{path.name}.objects"))
     command = ["cc", "-shared", "-fPIC", "-o", str(library), *map(str, objects)]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=_LINK_SEC)
@@ -60,3 +58,20 @@ def _link(path: Path) -> Path:
     except subprocess.CalledProcessError as error:
         raise RuntimeError(f"cannot link {path.name}: {error.stderr.strip()}") from None
     return library
+
+
+def unpack_objects(archive: Path, folder: Path) -> list[Path]:
+    """Write the object files of an archive to a folder, and return them.
+
+    They are named by number: their names in the archive may lead out of the folder.
+    """
+    folder.mkdir(exist_ok=True)
+    found: list[Path] = []
+    with tarfile.open(archive) as opened:
+        for member in opened:
+            content = opened.extractfile(member) if member.isfile() and member.name.endswith(".o") else None
+            if content is not None:
+                found.append(folder / f"{len(found)}.o")
+                with found[-1].open("wb") as file:
+                    shutil.copyfileobj(content, file)
+    return found

@@ -186,8 +186,8 @@ def test_a_signature_of_another_pack_is_refused(fleet: Fleet, tmp_path: Path) ->
         found = find_pack(source)
     [signature] = found.signatures
     other = Draft().write(tmp_path / "other")
-    with tarfile.open("pi4.pack") as archive:
-        archive.extractall(tmp_path / "signed", filter="data")
+    (tmp_path / "signed").mkdir()
+    subprocess.run(["tar", "-xf", "pi4.pack", "-C", str(tmp_path / "signed")], check=True)
     for blob in (signature.descriptor, *signature.blobs):
         shutil.copy(tmp_path / "signed" / blob.blob_name, other / blob.blob_name)
     index = json.loads((other / "index.json").read_bytes())

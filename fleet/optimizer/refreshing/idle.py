@@ -78,7 +78,7 @@ class Interest:
     """Last moment at which a request waited for it; at first the moment of the first view [s since 1970]."""
 
     is_free: bool = field(default=False, init=False)
-    """Whether it is online, healthy and without a lease."""
+    """True if it is online, healthy and without a lease."""
 
     _lease_name: str = field(default="", init=False)
     _leased_at_sec: float = field(default=-math.inf, init=False)
