@@ -44,10 +44,10 @@ class CandidateClaims:
         *,
         since: datetime | None = None,
     ) -> frozenset[str]:
-        """Claim candidates, and return the digests of those that this job may measure.
+        """Claim candidates for this job to measure, and return their digests.
 
-        Left out are those that another running job has, that have a record in this scope, and those under which any
-        device broke down.
+        A candidate is left out if another running job has it, if it has a record in this scope, or if a device broke
+        down under it.
 
         Args:
             traces: by digest.

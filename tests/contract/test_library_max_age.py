@@ -24,7 +24,7 @@ WORKLOAD = Workload(name="matmul", weight=1, mod_json="{}", shash="1", flop=1.0,
 
 @pytest.fixture
 def library(url: str) -> Iterator[Library]:
-    """A workload whose older records are faster."""
+    """Yield a library in which the older records of a workload are faster."""
     with Library.open(url) as library:
         library.add_workload(StoredWorkload(shash="1", name="matmul", mod_json="{}"))
         for trace, days, sec in ((OLD, 91, 1.0), (NEW, 89, 2.0)):

@@ -146,7 +146,7 @@ async def test_no_batch_begins_without_a_share(tmp_path: Path) -> None:
 
 
 async def test_a_call_that_does_not_fit_into_a_batch_is_counted(bench: Bench, tmp_path: Path) -> None:
-    """The lease ends meanwhile; the device is no longer held by a long program."""
+    """The lease ends meanwhile, so a long program does not hold the device."""
     never: Callable[[], Awaitable[object]] = asyncio.Event().wait
     bench.agent.before_call = never
 

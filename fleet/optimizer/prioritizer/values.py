@@ -234,7 +234,7 @@ class StaticQuality:
     """Those of them for which a trial was clearly faster."""
 
     mean_gain: float = 0.0
-    """Share of its time that a searched workload gained, on average; 0 for one that was not improved."""
+    """Mean share of its time that a searched workload gained; one without an improvement counts as 0."""
 
     @property
     def expected_gain(self) -> float:

@@ -137,7 +137,7 @@ class IdleDevice(SteadyDevice):
     async def measure(
         self, artifacts: Sequence[Artifact], trials: Sequence[Trial]
     ) -> AsyncGenerator[Measurement, None]:
-        """Measure all trials, see `SteadyDevice.measure`. Note their time: the next ones need as much."""
+        """Measure all trials as `SteadyDevice.measure` does, and note their time: the next ones need as much."""
         began_at_sec, waited_sec = time.monotonic(), self.waited_sec
         async with aclosing(super().measure(artifacts, trials)) as found:
             async for measurement in found:

@@ -43,7 +43,7 @@ class IdleFiles:
         """Store the use of a device. Only the holder of its lease may do so.
 
         Raises:
-            OSError: there is no room, or the folder cannot be written.
+            OSError: the disk is full, or the folder cannot be written.
         """
         _write(self._use_path(device_name), use.sec_by_minute)
 
@@ -55,7 +55,7 @@ class IdleFiles:
         """Store the end of a pass.
 
         Raises:
-            OSError: there is no room, or the folder cannot be written.
+            OSError: the disk is full, or the folder cannot be written.
         """
         _write(self._passes_path, {**self.passes(), key: ended_at_sec})
 

@@ -14,7 +14,7 @@ from fleet.optimizer.tasks.transfer import adapted
 
 
 def adapted_schedules(mod_json: str, target: Target, seeds: Sequence[Observation]) -> list[Candidate]:
-    """Return the schedules that fit the workload, in order; of those that give one program the first."""
+    """Return the schedules that fit the workload, in order, without a second one for the same program."""
     load_intrinsics(target)
     found: dict[int | None, Candidate] = {}
     for one in adapted(state_of(mod_json, target), seeds):
